@@ -1,0 +1,1 @@
+"""The intermediate representation: data structures, text form, rules, execution."""
