@@ -1,0 +1,1 @@
+"""Analyses that passes share: what a program means, without changing it."""

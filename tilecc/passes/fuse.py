@@ -1,0 +1,369 @@
+"""fuse: operations that can share a kernel do so when that moves fewer bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import ClassVar
+
+import networkx as nx
+
+from tilecc.analysis.roles import Refusal, Roles, assign_roles
+from tilecc.errors import CompileError, Diagnostic
+from tilecc.ir.core import Block, Builder, Cloner, Func, Op, TensorType, Value, uses
+from tilecc.ir.expr import Arg, Const, Env, evaluate
+from tilecc.passes.base import Remarks
+
+# Sizes at which two ways of grouping are compared before any size is known.
+_NOMINAL_EXTENT = 4096
+_NOMINAL_STATIC = 64
+_NOMINAL_TILE = 64
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Group a graph into kernels with parallel and streamed axes.
+
+    Groups grow along the edges of the graph, largest intermediate tensor first, as long as the
+    group stays convex (no path leaves and comes back), its axes have roles (analysis.roles) and the
+    HBM traffic falls. In a kernel the streamed axis is walked once for each level of dependence
+    among the reductions over it.
+
+        %s = contract %q, %k over d          %o = kernel over b, h, i {
+        %m = reduce max %s over j              %m = stream j { s = ..; yield update max .. }
+        %p = map exp(%s - %m)          -->     %l, %a = stream j { s = ..; p = ..; .. }
+        %l = reduce sum %p over j              yield %z
+        ...                                  }
+    """
+
+    name: ClassVar[str] = "fuse"
+
+    def apply(self, func: Func, remarks: Remarks) -> Func:
+        func = _materialise_returns(func)
+        graph = _Graph(func)
+        groups = _grow(graph, remarks)
+        return _emit(func, graph, groups)
+
+
+def _materialise_returns(func: Func) -> Func:
+    """Give every returned parameter or view an operation of its own, which a kernel can store."""
+    out = Cloner().func(func)
+    ret = out.body.ops.pop()
+    b = Builder(out.body, ret.loc)
+    seen: set[Value] = set()
+    operands = []
+    for v in ret.operands:
+        if v.owner is None or v.owner.name == "at" or v in seen:
+            v = b.op("map", [v], [v.type], names=[v.name], loc=ret.loc, expr=Arg(0)).result
+        seen.add(v)
+        operands.append(v)
+    b.op("return", operands)
+    return out
+
+
+class _Graph:
+    """The program as nodes (operations that compute) and edges (tensors); views are not nodes."""
+
+    def __init__(self, func: Func) -> None:
+        self.order = {op: n for n, op in enumerate(func.body.ops)}
+        self.nodes = [op for op in func.body.ops if op.name not in ("at", "return")]
+        for op in self.nodes:
+            if op.name in ("softmax", "logsumexp"):
+                raise CompileError(Diagnostic(f"{op.name} is still whole: run simplify first", op.loc))
+            if op.name not in ("contract", "map", "reduce"):
+                raise CompileError(Diagnostic(f"{op.name} cannot be fused again", op.loc))
+        self.uses = uses(func.body)
+        self.returned = set(func.returns)
+        # What reads a computed tensor through an access map needs it in memory.
+        self.through_view = {
+            v for op in func.body.ops if op.name == "at" for v in op.operands if v.owner is not None
+        }
+        self.dag: nx.DiGraph[Op] = nx.DiGraph()
+        self.dag.add_nodes_from(self.nodes)
+        for op in self.nodes:
+            for v in self.inputs(op):
+                if v.owner is not None and v.owner.name != "at":
+                    self.dag.add_edge(v.owner, op)
+
+    def inputs(self, op: Op) -> list[Value]:
+        """Tensors that `op` reads, those behind its access maps included."""
+        out: list[Value] = []
+        for v in op.operands:
+            out.append(v)
+            if v.owner is not None and v.owner.name == "at":
+                out += self.inputs(v.owner)
+        return out
+
+    def outputs(self, group: frozenset[Op]) -> list[Value]:
+        return [
+            op.result
+            for op in sorted(group, key=self.order.__getitem__)
+            if op.result in self.returned
+            or op.result in self.through_view
+            or any(u not in group for u in self.uses.get(op.result, []))
+        ]
+
+    def plan(self, group: frozenset[Op]) -> Roles | Refusal:
+        ops = sorted(group, key=self.order.__getitem__)
+        inside = {op.result for op in ops}
+        for op in ops:
+            for v in self.inputs(op):
+                if v in inside and v in self.through_view and v not in op.operands:
+                    return Refusal("its result is read through an access map", op.loc)
+        return assign_roles(ops, self.outputs(group))
+
+
+def _size(t: TensorType, roles: Roles) -> float:
+    """Elements of a tensor at the nominal sizes."""
+
+    def extent(name: str) -> int:
+        return _NOMINAL_STATIC if name in roles.static else _NOMINAL_EXTENT
+
+    size = 1.0
+    for a in t.axes:
+        size *= float(evaluate(a.extent, Env(extent=extent)))
+    return size
+
+
+def _traffic(graph: _Graph, group: frozenset[Op], roles: Roles) -> float:
+    """Bytes that the kernel moves: outputs once, an input again for each tile of axes it lacks."""
+    inside = {op.result for op in group}
+    read: dict[Value, None] = {}
+    for op in group:
+        for v in op.operands:
+            if v not in inside:
+                read[v] = None
+    total = 0.0
+    outputs = graph.outputs(group)
+    shape = {a.name: a for v in outputs for a in v.type.axes}
+    shared = [a for a in roles.parallel if all(v.type.has(a) for v in read if v.type.axes)]
+    for v in read:
+        again = 1.0
+        for a in roles.parallel:
+            if not v.type.has(a) and a not in shared:
+                extent = shape[a].extent
+                again *= (
+                    float(extent.value) if isinstance(extent, Const) else _NOMINAL_EXTENT
+                ) / _NOMINAL_TILE
+        total += _size(v.type, roles) * v.type.dtype.bytes * max(again, 1.0)
+    return total + sum(_size(v.type, roles) * v.type.dtype.bytes for v in outputs)
+
+
+def _grow(graph: _Graph, remarks: Remarks) -> list[frozenset[Op]]:
+    """Merge groups pair by pair until no merge is possible or worth its bytes."""
+    group_of = {op: frozenset([op]) for op in graph.nodes}
+    refused: dict[tuple[Op, Op], tuple[str, Op]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for producer, consumer in _candidates(graph):
+            a, b = group_of[producer], group_of[consumer]
+            if a is b:
+                continue
+            reason = _merge_reason(graph, group_of, a, b)
+            if reason is None:
+                merged = a | b
+                for op in merged:
+                    group_of[op] = merged
+                refused.pop((producer, consumer), None)
+                changed = True
+            else:
+                refused[producer, consumer] = (reason, consumer)
+    for (producer, consumer), (reason, at) in refused.items():
+        if group_of[producer] is not group_of[consumer]:
+            edge = graph.dag.has_edge(producer, consumer)
+            what = "is not fused into" if edge else "does not share a kernel with"
+            remarks.add(f"{_line(producer)} {what} {_line(consumer)}: {reason}", at.loc)
+    groups = list(dict.fromkeys(group_of[op] for op in graph.nodes))
+    for g in groups:
+        if len(g) > 1:
+            remarks.add(f"one kernel of {len(g)} operations", max(g, key=graph.order.__getitem__).loc)
+    return groups
+
+
+def _line(op: Op) -> str:
+    return f"%{op.result.name or op.name} ({op.name})"
+
+
+def _candidates(graph: _Graph) -> list[tuple[Op, Op]]:
+    """Pairs to try: edges by the size of the tensor, then operations that share an input."""
+    nominal = Roles((), (), (), frozenset())
+    edges = sorted(graph.dag.edges, key=lambda e: -_size(e[0].result.type, nominal))
+    siblings = [
+        (x, y)
+        for x, y in combinations(graph.nodes, 2)
+        if set(graph.inputs(x)) & set(graph.inputs(y)) and (x, y) not in graph.dag.edges
+    ]
+    return edges + siblings
+
+
+def _merge_reason(
+    graph: _Graph, group_of: dict[Op, frozenset[Op]], a: frozenset[Op], b: frozenset[Op]
+) -> str | None:
+    """Why groups a and b do not merge; None if they should."""
+    merged = a | b
+    roles = graph.plan(merged)
+    if isinstance(roles, Refusal):
+        return roles.reason
+    if not _convex(graph, group_of, merged):
+        return "another kernel would have to run in between"
+    before = 0.0
+    for g in (a, b):
+        own = graph.plan(g)
+        if isinstance(own, Refusal):
+            return None  # alone it is no kernel at all
+        before += _traffic(graph, g, own)
+    after = _traffic(graph, merged, roles)
+    if after >= before:
+        return f"it would move {after / 1e6:.4g} MB instead of {before / 1e6:.4g} MB"
+    return None
+
+
+def _convex(
+    graph: _Graph, group_of: dict[Op, frozenset[Op]], merged: frozenset[Op]
+) -> bool:
+    """No path leaves the merged group and comes back, seen at the level of groups."""
+    quotient: nx.DiGraph[frozenset[Op]] = nx.DiGraph()
+    for x, y in graph.dag.edges:
+        gx = merged if x in merged else group_of[x]
+        gy = merged if y in merged else group_of[y]
+        if gx is not gy:
+            quotient.add_edge(gx, gy)
+    return nx.is_directed_acyclic_graph(quotient)
+
+
+# Building the loop-level program
+
+
+def _emit(func: Func, graph: _Graph, groups: Sequence[frozenset[Op]]) -> Func:
+    """One kernel a group, in an order that respects the dependences."""
+    group_of = {op: g for g in groups for op in g}
+    quotient: nx.DiGraph[frozenset[Op]] = nx.DiGraph()
+    quotient.add_nodes_from(groups)
+    for x, y in graph.dag.edges:
+        if group_of[x] is not group_of[y]:
+            quotient.add_edge(group_of[x], group_of[y])
+    first = {g: min(graph.order[op] for op in g) for g in groups}
+    host = Cloner()
+    params = [host.fresh(p) for p in func.params]
+    body = Block()
+    for g in nx.lexicographical_topological_sort(quotient, key=first.__getitem__):
+        body.ops.append(_Kernel(graph, g, host).build())
+    ret = func.body.terminator
+    Builder(body, ret.loc).op("return", [host.value(v) for v in ret.operands])
+    return Func(func.name, params, body, dict(func.attrs), func.loc)
+
+
+class _Kernel:
+    """Builds one kernel: maps and inner contractions by depth, and a stream for each depth."""
+
+    def __init__(self, graph: _Graph, group: frozenset[Op], host: Cloner) -> None:
+        roles = graph.plan(group)
+        self.ops = sorted(group, key=graph.order.__getitem__)
+        if isinstance(roles, Refusal):
+            raise CompileError(Diagnostic(f"no kernel for this: {roles.reason}", roles.loc))
+        self.graph, self.roles, self.host = graph, roles, host
+        self.outputs = graph.outputs(group)
+        self.body = Block()
+        self.cloner = Cloner(dict(host.mapping))
+        self.depth: dict[Value, int] = {}
+        self._find_depths()
+
+    def _streamed_axis(self, op: Op) -> str | None:
+        """The streamed axis that `op` reduces over, if any."""
+        if op.name not in ("reduce", "contract"):
+            return None
+        return next((a for a in op.over if a in self.roles.streamed), None)
+
+    def _carries(self, v: Value) -> str | None:
+        return next((a for a in self.roles.streamed if v.type.has(a)), None)
+
+    def _find_depths(self) -> None:
+        for op in self.ops:
+            d = max((self.depth.get(v, 0) for v in op.operands), default=0)
+            self.depth[op.result] = d + (self._streamed_axis(op) is not None)
+
+    def build(self) -> Op:
+        emitted = [v for v in self.outputs if self._carries(v)]
+        deepest = max([*(self.depth.values()), *(self.depth[v] + 1 for v in emitted)], default=0)
+        for d in range(deepest + 1):
+            for axis in self.roles.streamed if d else ():
+                self._stream(axis, d, [v for v in emitted if self.depth[v] + 1 == d])
+            for op in self.ops:
+                outside = self._streamed_axis(op) is None and self._carries(op.result) is None
+                if outside and self.depth[op.result] == d:
+                    self._copy(op, self.body, self.cloner)
+        results = [self.cloner.value(v) for v in self.outputs]
+        Builder(self.body).op("yield", results)
+        loc = self.outputs[-1].owner.loc if self.outputs[-1].owner else None
+        kernel = Op(
+            "kernel",
+            [],
+            [v.type for v in results],
+            {"over": self.roles.parallel},
+            [self.body],
+            loc,
+            [v.name for v in self.outputs],
+        )
+        self.host.mapping.update(zip(self.outputs, kernel.results, strict=True))
+        return kernel
+
+    def _copy(self, op: Op, block: Block, cloner: Cloner) -> Value:
+        """Copy `op` into `block`, with the access maps that it reads through."""
+        for v in op.operands:
+            if v.owner is not None and v.owner.name == "at" and v not in cloner.mapping:
+                self._copy(v.owner, block, cloner)
+        block.ops.append(cloner.op(op))
+        return cloner.value(op.result)
+
+    def _stream(self, axis: str, d: int, emitted: Sequence[Value]) -> None:
+        emitted = [v for v in emitted if self._carries(v) == axis]
+        states = [
+            op
+            for op in self.ops
+            if self._streamed_axis(op) == axis and self.depth[op.result] == d
+        ]
+        if not states and not emitted:
+            return
+        body = Block()
+        inner = Cloner(dict(self.cloner.mapping))
+        needed = self._slice([*states, *(v.owner for v in emitted if v.owner)])
+        updates: dict[Value, Value] = {}
+        for op in self.ops:
+            if op in states:
+                chunk = self._copy(op, body, inner)
+                kind = op.attrs["kind"] if op.name == "reduce" else "sum"
+                update = Builder(body, op.loc).op(
+                    "update", [chunk], [chunk.type], names=[chunk.name], kind=kind, repair=None
+                )
+                updates[op.result] = update.result
+            elif op in needed:
+                self._copy(op, body, inner)
+        yields = [*updates.values(), *(inner.value(v) for v in emitted)]
+        Builder(body).op("yield", yields)
+        names = [v.name for v in yields]
+        loc = (states or [emitted[0].owner])[0].loc  # type: ignore[union-attr]
+        stream = Op("stream", [], [v.type for v in yields], {"axis": axis}, [body], loc, names)
+        self.body.ops.append(stream)
+        sources = [*updates, *emitted]
+        self.cloner.mapping.update(zip(sources, stream.results, strict=True))
+
+    def _slice(self, roots: Sequence[Op]) -> set[Op]:
+        """The operations with the streamed axis that the roots need, themselves included."""
+        inside = {op.result: op for op in self.ops}
+        needed: set[Op] = set()
+        work = list(roots)
+        while work:
+            op = work.pop()
+            if op in needed:
+                continue
+            needed.add(op)
+            work += [
+                inside[v]
+                for v in op.operands
+                if v in inside and self._carries(v) and self._streamed_axis(inside[v]) is None
+            ]
+        return needed
+
+
