@@ -1,0 +1,178 @@
+"""mask-tiles: a stream says which of its positions can matter; the others are not walked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tilecc.analysis.neutral import Neutral
+from tilecc.analysis.predicate import (
+    TRUE,
+    Atom,
+    Opaque,
+    Pred,
+    disj,
+    literals,
+    reads,
+    to_expr,
+    weaken,
+)
+from tilecc.errors import Loc
+from tilecc.ir.core import Cloner, Func, Op, Value
+from tilecc.ir.expr import FUNCTIONS, Arg, Call, Expr, Index, arg_numbers, shift_args, walk
+from tilecc.ir.printer import print_expr
+from tilecc.passes.base import Remarks
+
+
+@dataclass(frozen=True)
+class MaskTiles:
+    """Find for each stream the positions that leave every state as it is, and write them down.
+
+    A position matters only where the predicate is true: outside, its contribution to each `update`
+    is proved to be the reducer's identity, by following masked values through the body. Only
+    conditions over coordinates, extents and scalars are kept; a condition on data is left to the
+    mask, which stays in the body.
+
+        %m, %l = stream j {
+          %x = map where(index(j) <= index(i), %s, -inf)
+          %r = reduce max %x over j
+          %m = update max %r
+          ...
+            -->
+        %m, %l = stream j where index(j) <= index(i) {
+          (the same body)
+    """
+
+    name: ClassVar[str] = "mask-tiles"
+
+    def apply(self, func: Func, remarks: Remarks) -> Func:
+        """A copy of `func` whose streams carry predicates."""
+        writer = _Writer()
+        for kernel in (op for op in func.walk() if op.name == "kernel" and "over" in op.attrs):
+            for stream in (op for op in kernel.body.walk() if op.name == "stream"):
+                found = _Search(stream, frozenset(kernel.over), remarks).predicate()
+                if found is not None:
+                    writer.found[stream] = found
+        return writer.func(func)
+
+
+@dataclass
+class _Writer(Cloner):
+    """Copies a function, adding the predicates that were found."""
+
+    found: dict[Op, tuple[Expr, list[Value]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def op(self, op: Op) -> Op:
+        new = super().op(op)
+        if op in self.found:
+            pred, operands = self.found[op]
+            new.attrs["where"] = pred
+            new.operands = [self.value(v) for v in operands]
+        return new
+
+
+class _Search:
+    """The predicate of one stream."""
+
+    def __init__(self, stream: Op, parallel: frozenset[str], remarks: Remarks) -> None:
+        self.stream = stream
+        self.axes = parallel | {stream.attrs["axis"]}
+        self.inside = set(stream.body.walk())
+        self.remarks = remarks
+        self.facts = Neutral(stream)
+        self.updates = [op for op in stream.body.ops if op.name == "update"]
+
+    def predicate(self) -> tuple[Expr, list[Value]] | None:
+        """The predicate and the values it reads, or None where every position may matter."""
+        live = [self.facts.live(u) for u in self.updates]
+        masks = [p for p in live if p != TRUE]
+        if not (masks or self._is_masked()) or not self._may_skip(live):
+            return None
+        exact = disj(live)
+        pred = weaken(exact, self._usable)
+        self._explain(exact)
+        if pred == TRUE:
+            return None
+        axis = self.stream.attrs["axis"]
+        e = to_expr(pred, axis)
+        values = [self.facts.values[k] for k in sorted(arg_numbers(e))]
+        numbers = {k: Arg(n) for n, k in enumerate(sorted(arg_numbers(e)))}
+        return shift_args(e, dict(numbers)), values
+
+    def _is_masked(self) -> bool:
+        """Whether the body has a condition on the position, whatever comes of it."""
+        maps = [op.expr for op in self.inside if op.name == "map"]
+        conditions = [n for e in maps for n in walk(e) if isinstance(n, Call)]
+        position = Index(self.stream.attrs["axis"])
+        return any(FUNCTIONS[n.fn].kind == "bool" and position in walk(n) for n in conditions)
+
+    def _say(self, message: str, loc: Loc | None) -> None:
+        # Two passes over an axis meet the same masks; once is enough.
+        if not any(r.message == message and r.loc == loc for r in self.remarks.items):
+            self.remarks.add(message, loc)
+
+    def _may_skip(self, live: list[Pred]) -> bool:
+        """Whether the states allow it; a remark says which does not."""
+        axis, ok = self.stream.attrs["axis"], True
+        states = {u.result for u in self.updates}
+        for v in self.stream.body.terminator.operands:
+            if v not in states:
+                loc = v.owner.loc if v.owner else None
+                self._say(f"all of {axis} is walked: {v!r} is written for each {axis}", loc)
+                ok = False
+        for u, p in zip(self.updates, live, strict=True):
+            if p == TRUE:
+                what = f"what masked positions add to {u.result!r} is not proved to be nothing"
+                self._say(f"all of {axis} is walked: {what}", u.loc)
+            elif not all(self._rests(v) for v in u.operands[1:]):
+                what = f"the repair of {u.result!r} depends on the position"
+                self._say(f"all of {axis} is walked: {what}", u.loc)
+                p = TRUE
+            ok = ok and p != TRUE
+        return ok
+
+    def _rests(self, v: Value) -> bool:
+        """Whether `v` changes from chunk to chunk with the states alone."""
+        op = v.owner
+        if op is None or op not in self.inside or op.name == "update":
+            return True
+        axis = self.stream.attrs["axis"]
+        exprs = [a for a in op.attrs.values() if isinstance(a, Expr)]
+        exprs += [e for _, e in op.attrs.get("coords", ())]
+        moves = v.type.has(axis) or axis in op.attrs.get("over", ())
+        moves = moves or any(Index(axis) in set(walk(e)) for e in exprs)
+        return not moves and all(self._rests(x) for x in op.operands)
+
+    def _usable(self, p: Pred) -> bool:
+        """Whether a literal is over coordinates of the kernel's axes and scalars from outside."""
+        axes, args = reads(p)
+        values = [self.facts.values[k] for k in args]
+        if axes - self.axes or any(v.type.axes or v.owner in self.inside for v in values):
+            return False
+        return isinstance(p, Atom) or (isinstance(p, Opaque) and isinstance(p.expr, Arg))
+
+    def _explain(self, p: Pred) -> None:
+        """A remark for each condition of the program that the predicate leaves out."""
+        names = [repr(v) for v in self.facts.values]
+        said: set[Expr] = set()
+        for x in literals(p):
+            source, loc = self.facts.sources.get(x, (to_expr(x), None))
+            if source not in said and not self._usable(x) and (reason := self._reason(x)):
+                said.add(source)
+                text = print_expr(source, names)
+                self._say(f"no tile is skipped by the condition {text}: {reason}", loc)
+
+    def _reason(self, p: Pred) -> str:
+        axes, args = reads(p)
+        values = [self.facts.values[k] for k in args]
+        if any(v.owner is not None and v.owner.name != "at" for v in values):
+            return ""  # a guard on a state or another computed value, not a mask
+        data = [repr(v) for v in values if v.type.axes]
+        if data:
+            return f"it depends on data ({', '.join(data)})"
+        if axes - self.axes:
+            return f"it reads index({min(axes - self.axes)}), which is not an axis of the kernel"
+        return "it is not integer arithmetic on coordinates"
