@@ -1,0 +1,1 @@
+"""How the `tile` pass works: which axes are tiled, the loops over a streamed axis, the bodies."""
