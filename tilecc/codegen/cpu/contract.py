@@ -1,0 +1,241 @@
+"""Contractions: a block of the result in registers, in one of two forms.
+
+- **broadcast**: lanes along an axis of the result that one factor has innermost; each element of
+  the other factor is broadcast. A block is `mr` rows by `nr` vectors.
+- **horizontal**: no factor has the result's axis innermost, but all have the summed axis there;
+  lanes along that axis, and the lanes are added up at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as T
+
+from tilecc.codegen.cpu.casts import cast
+from tilecc.codegen.cpu.layout import Layout, inputs, natural_axis, register_dtype
+from tilecc.codegen.cpu.nests import Nest
+from tilecc.codegen.cpu.scalars import Prim, const, tir_dtype
+from tilecc.ir.core import Op, Range, Value
+from tilecc.ir.dtypes import I64
+
+if TYPE_CHECKING:
+    from tilecc.codegen.cpu.emit import Emitter, Position
+
+
+def is_horizontal(op: Op, layout: Layout) -> bool:
+    """Whether a contraction's lanes lie along the axis that it sums over."""
+    if layout.lane_axis is not None and op.result.type.has(layout.lane_axis):
+        return False
+    if natural_axis(op) is not None or not op.over:
+        return False
+    return all(layout.order(v.type)[-1:] == (op.over[-1],) for v in inputs(op))
+
+
+def emit_contraction(em: Emitter, nest: Nest) -> None:
+    """The nest of a contraction and of what is applied to its result."""
+    op = nest.ops[0]
+    rest = nest.ops[1:]
+    if is_horizontal(op, em.layout):
+        _Horizontal(em, op).emit()
+        em.sizes = em.tile_sizes(nest)
+        em.elementwise_nest_after(op, rest)
+    else:
+        _Broadcast(em, op, rest).emit()
+
+
+class _Contraction:
+    def __init__(self, em: Emitter, op: Op) -> None:
+        self.em, self.op = em, op
+        self.factors = inputs(op)
+        self.dtype = op.result.type.dtype
+        self.acc = em.accumulators[tir_dtype(self.dtype)]
+        self.order = em.layout.order(op.result.type)
+
+    def limit(self, axis: str) -> Prim:
+        """How many elements of a summed axis there are: fewer than the tile's at a ragged end."""
+        em, size = self.em, self.em.sizes[axis]
+        out: Prim | None = None
+        for v in self.factors:
+            load = v.owner
+            if load is None or load.name != "load" or axis not in load.attrs.get("pad", ()):
+                continue
+            for n, c in enumerate(load.attrs["coords"]):
+                if isinstance(c, Range) and c.axis == axis:
+                    base = em.uniform(c.base, load.operands, I64)
+                    left = em.tensors[load.operands[0]].shape[n] - base
+                    out = left if out is None else tirx.min(out, left)
+        if out is None:
+            return size
+        out = tirx.max(tirx.min(out, tirx.const(size, "int64")), tirx.const(0, "int64"))
+        return tirx.Cast("int32", out)
+
+    def factor(self, v: Value, pos: Position) -> Prim:
+        em = self.em
+        t = register_dtype(v.type.dtype)
+        if v.owner is not None and v.owner.name == "load" and v not in em.storage.slots:
+            x = em.read_load(v.owner, pos, inside=self.op.over)
+        else:
+            x = em.read(v, pos)
+        return cast(x, t, self.dtype)
+
+    def product(self, pos: Position) -> Prim:
+        out: Prim | None = None
+        for v in self.factors:
+            x = self.factor(v, pos)
+            out = x if out is None else out * x
+        return out
+
+    def start(self, pos: Position) -> Prim:
+        if self.op.attrs.get("acc"):
+            return self.em.read(self.op.operands[-1], pos)
+        return const(0, self.dtype)
+
+
+class _Broadcast(_Contraction):
+    def __init__(self, em: Emitter, op: Op, rest: Sequence[Op]) -> None:
+        super().__init__(em, op)
+        self.rest = rest
+        self.x = self.order[-1] if self.order else None
+        self.y = self._row_axis()
+
+    def _row_axis(self) -> str | None:
+        """The axis to block beside the lanes: one that only the broadcast factor has."""
+        across = [v for v in self.factors if self.x is not None and v.type.has(self.x)]
+        for a in reversed(self.order[:-1]):
+            if not any(v.type.has(a) for v in across):
+                return a
+        return None
+
+    def emit(self) -> None:
+        em = self.em
+        outer = [a for a in self.order[:-1] if a != self.y]
+        count, width = em.split(self.x, em.sizes.get(self.x or "", 1))
+        rows = em.sizes[self.y] if self.y else 1
+        with em.nest_loops(outer, em.sizes) as pos:
+            for y0, mr in _blocks(rows, em.isa.mr):
+                for x0, nr in _blocks(count, em.isa.nr):
+                    self.block(dict(pos), y0, mr, x0, nr, width)
+
+    def at(
+        self, pos: Position, y0: Prim, x0: Prim, width: int, body: Callable[[Position, Prim], None]
+    ) -> Callable[[Prim, Prim, int], None]:
+        """`body` on vector (i, j) of the block, vectorised over its lanes."""
+        em = self.em
+
+        def run(i: Prim, j: Prim, nr: int) -> None:
+            here = dict(pos)
+            if self.y is not None:
+                here[self.y] = y0 + i
+            with em.lanes(((x0 + j) * width, width), here, self.x):
+                body(here, (i * nr + j) * width + em.lane)
+                em.temps.release()
+
+        return run
+
+    def block(
+        self, pos: Position, y0: Prim, mr: int, x0: Prim, nr: int, width: int
+    ) -> None:
+        em, acc = self.em, self.acc
+
+        def each(body: Callable[[Position, Prim], None], where: Position) -> None:
+            run = self.at(where, y0, x0, width, body)
+            with T.unroll(0, mr) as i, T.unroll(0, nr) as j:
+                run(i, j, nr)
+
+        each(lambda p, n: T.buffer_store(acc, em.bind(self.start(p), self.dtype), [n]), pos)
+        with ExitStack() as stack:
+            inner = dict(pos)
+            for k in self.op.over:
+                inner[k] = stack.enter_context(T.serial(0, self.limit(k)))
+            each(lambda p, n: T.buffer_store(acc, acc[n] + self.product(p), [n]), inner)
+
+        def leave(p: Position, n: Prim) -> None:
+            em.local[self.op.result] = acc[n]
+            em.element_body([self.op, *self.rest], p)
+
+        each(leave, pos)
+
+
+class _Horizontal(_Contraction):
+    """Sums over lanes; the result goes to scratch, one element at a time."""
+
+    def emit(self) -> None:
+        em = self.em
+        rows = list(self.order)
+        k = self.op.over[-1]
+        count, width = em.split(k, em.sizes[k])
+        b = rows.pop() if rows else None
+        a = rows.pop() if rows else None
+        with em.nest_loops(rows, em.sizes) as pos:
+            for a0, na in _blocks(em.sizes[a] if a else 1, 4):
+                for b0, nb in _blocks(em.sizes[b] if b else 1, 4):
+                    self.block(dict(pos), (a, a0, na), (b, b0, nb), count, width)
+
+    def block(
+        self,
+        pos: Position,
+        first: tuple[str | None, Prim, int],
+        second: tuple[str | None, Prim, int],
+        count: int,
+        width: int,
+    ) -> None:
+        em, acc, k = self.em, self.acc, self.op.over[-1]
+        (a, a0, na), (b, b0, nb) = first, second
+
+        def each(body: Callable[[Position, Prim], None], where: Position) -> None:
+            with T.unroll(0, na) as i, T.unroll(0, nb) as j:
+                here = dict(where)
+                if a is not None:
+                    here[a] = a0 + i
+                if b is not None:
+                    here[b] = b0 + j
+                body(here, (i * nb + j) * width)
+
+        def lanes(body: Callable[[Position, Prim], None]) -> Callable[[Position, Prim], None]:
+            def run(here: Position, n: Prim) -> None:
+                start = here.get(k, tirx.const(0, "int32"))
+                with em.lanes((start, width), here, k):
+                    body(here, n + em.lane)
+                    em.temps.release()
+
+            return run
+
+        each(lanes(lambda p, n: T.buffer_store(acc, const(0, self.dtype), [n])), pos)
+        with ExitStack() as stack:
+            inner = dict(pos)
+            for o in self.op.over[:-1]:
+                inner[o] = stack.enter_context(T.serial(0, self.limit(o)))
+            step = stack.enter_context(T.serial(0, count))
+            inner[k] = step * width
+            each(lanes(lambda p, n: T.buffer_store(acc, acc[n] + self.product(p), [n])), inner)
+
+        def fold(p: Position, n: Prim) -> None:
+            half = width // 2
+            while half:
+                if half == 1:
+                    T.buffer_store(acc, acc[n] + acc[n + 1], [n])
+                else:
+                    with T.vectorized(0, half) as v:
+                        T.buffer_store(acc, acc[n + v] + acc[n + half + v], [n + v])
+                half //= 2
+            slot = em.storage.slots[self.op.result]
+            total = acc[n] + self.start(p) if self.op.attrs.get("acc") else acc[n]
+            T.buffer_store(em.buffers[slot.buffer.name], total, em.slot_index(slot, p))
+
+        each(fold, pos)
+
+
+def _blocks(size: int, most: int) -> Iterator[tuple[Any, int]]:
+    """(start, length) of blocks of `most`, in an emitted loop, then of what is left."""
+    full = size // most
+    if full == 1:
+        yield tirx.const(0, "int32"), most
+    elif full:
+        with T.serial(0, full) as n:
+            yield n * most, most
+    if size % most:
+        yield tirx.const(full * most, "int32"), size % most

@@ -1,0 +1,484 @@
+"""Emission of a kernel's nests, loops and copies as TIR, through TVM's builder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import tirx
+from tvm.ir.expr import TensorLoad, Var
+from tvm.tirx.script.builder import ir as T
+
+from tilecc.codegen.cpu import mathlib
+from tilecc.codegen.cpu.casts import cast, from_memory, to_memory
+from tilecc.codegen.cpu.contract import emit_contraction
+from tilecc.codegen.cpu.isa import Isa
+from tilecc.codegen.cpu.layout import Layout, Slot, register_dtype
+from tilecc.codegen.cpu.nests import BlockPlan, Branch, Copy, Item, Loop, Nest, Planner, Scalar
+from tilecc.codegen.cpu.scalars import (
+    ExprLowering,
+    Prim,
+    const,
+    tir_dtype,
+)
+from tilecc.codegen.cpu.storage import Storage
+from tilecc.ir.core import Op, Range, Value
+from tilecc.ir.dtypes import I64, DType
+from tilecc.ir.expr import Arg, Expr, indices, walk
+from tilecc.ir.ops import REDUCERS, identity
+
+Position = dict[str, Prim]
+"""Where in a tile an element is: an index (i32) for each axis."""
+
+
+_READY = (TensorLoad, Var, tirx.FloatImm, tirx.IntImm)
+"""Expressions that cost nothing to write twice."""
+
+
+def i32(n: int) -> Prim:
+    return tirx.const(n, "int32")
+
+
+def i64(x: Prim | int) -> Prim:
+    return tirx.const(x, "int64") if isinstance(x, int) else tirx.Cast("int64", x)
+
+
+@dataclass
+class Tensor:
+    """A user's tensor or a workspace: its TIR buffer and its extents."""
+
+    buffer: Any
+    shape: list[Prim]
+
+
+@dataclass
+class Temps:
+    """Small buffers that LLVM keeps in registers; taken for one element, then all given back."""
+
+    buffers: Mapping[str, list[Any]]
+    taken: dict[str, int] = field(default_factory=dict)
+
+    def take(self, t: DType) -> Any | None:
+        name = tir_dtype(t)
+        n = self.taken.get(name, 0)
+        if n >= len(self.buffers.get(name, [])):
+            return None
+        self.taken[name] = n + 1
+        return self.buffers[name][n]
+
+    def release(self) -> None:
+        self.taken.clear()
+
+
+class Emitter:
+    """Emits one kernel's body; the prologue (arguments, buffers) has been made by `lower`."""
+
+    def __init__(
+        self,
+        isa: Isa,
+        layout: Layout,
+        planner: Planner,
+        storage: Storage,
+        tensors: Mapping[Value, Tensor],
+        scalars: dict[Value, Prim],
+        extents: Mapping[str, Prim],
+        buffers: Mapping[str, Any],
+        accumulators: Any,
+        temps: Temps,
+        cells: Iterator[Any],
+    ) -> None:
+        self.isa, self.layout, self.planner, self.storage = isa, layout, planner, storage
+        self.tensors, self.scalars, self.extents = tensors, scalars, extents
+        self.buffers, self.accumulators, self.temps, self.cells = buffers, accumulators, temps, cells
+        self.local: dict[Value, Prim] = {}  # values of the element being computed
+        self.sizes: dict[str, int] = {}
+
+    # blocks
+
+    def block(self, plan: BlockPlan) -> None:
+        for item in plan.items:
+            self.item(item)
+        for v, slot in self.storage.exit_copies.get(plan, []):
+            self.copy_value(v, slot)
+
+    def item(self, item: Item) -> None:
+        match item:
+            case Scalar(op):
+                self.scalar(op)
+            case Copy(op):
+                self.copy_load(op)
+            case Loop(op, body):
+                self.loop(op, body)
+            case Branch():
+                self.branch(item)
+            case Nest():
+                self.nest(item)
+
+    def scalar(self, op: Op) -> None:
+        """A scalar goes through a cell of memory: TVM would substitute a let everywhere."""
+        value = self.uniform(op.expr, op.operands, op.result.type.dtype)
+        if op.result.type.dtype is not I64:
+            self.scalars[op.result] = T.Bind(value)
+            return
+        cell = next(self.cells)
+        T.buffer_store(cell, value, [0])
+        self.scalars[op.result] = cell[0]
+
+    def uniform(self, e: Expr, operands: Sequence[Value], want: DType | None = None) -> Prim:
+        """An expression over scalars alone."""
+        return self.expression(e, operands, {}).lower(e, want)
+
+    def loop(self, op: Op, body: BlockPlan) -> None:
+        for v, slot in self.storage.entry_copies[op]:
+            self.copy_value(v, slot)
+        lo = self.uniform(op.attrs["lo"], op.operands, I64)
+        hi = self.uniform(op.attrs["hi"], op.operands, I64)
+        with T.serial(lo, tirx.max(lo, hi)) as var:
+            self.scalars[op.body.args[0]] = var
+            self.block(body)
+
+    def branch(self, item: Branch) -> None:
+        cond = self.uniform(item.op.attrs["cond"], item.op.operands)
+        with T.If(cond):
+            with T.Then():
+                self.block(item.then)
+            with T.Else():
+                self.block(item.other)
+
+    # reading values
+
+    def expression(
+        self, e: Expr, operands: Sequence[Value], pos: Position
+    ) -> ExprLowering:
+        return ExprLowering(
+            self.isa,
+            [v.type.dtype for v in operands],
+            lambda k: self.read(operands[k], pos),
+            lambda a: i64(pos[a]),
+            self.extents.__getitem__,
+            self.bind,
+        )
+
+    def bind(self, x: Prim, t: DType) -> Prim:
+        """`x` computed once; a constant or a load already is."""
+        if isinstance(x, _READY):
+            return x
+        if self.lane is None:
+            return x
+        buffer = self.temps.take(register_dtype(t))
+        if buffer is None:
+            return x
+        T.buffer_store(buffer, x, [self.lane])
+        return buffer[self.lane]
+
+    lane: Prim | None = None
+
+    def read(self, v: Value, pos: Position) -> Prim:
+        """The element of `v` at `pos`, in its register type."""
+        if v in self.local:
+            return self.local[v]
+        if v in self.scalars:
+            return self.scalars[v]
+        if v in self.storage.slots:
+            slot = self.storage.slots[v]
+            return self.buffers[slot.buffer.name][self.slot_index(slot, pos)]
+        assert v.owner is not None, f"{v} has no place"
+        if v.owner.name == "load":
+            return self.read_load(v.owner, pos)
+        assert v.owner.name == "map", f"{v} of {v.owner.name} has no place"
+        return self.expression(v.owner.expr, v.owner.operands, pos).lower(
+            v.owner.expr, v.type.dtype
+        )
+
+    def slot_index(self, slot: Slot, pos: Position) -> list[Prim]:
+        index: Prim = i32(0)
+        for a, step in slot.strides:
+            index = index + pos[a] * step
+        return [index]
+
+    def coordinates(self, op: Op, pos: Position) -> list[Prim]:
+        """Global coordinates (i64) of a load or store for the element at `pos`."""
+        out = []
+        for c in op.attrs["coords"]:
+            if isinstance(c, Range):
+                base = self.uniform(c.base, op.operands, I64)
+                out.append(base + i64(pos[c.axis]))
+            else:
+                out.append(self.expression(c, op.operands, pos).lower(c, I64))
+        return out
+
+    def read_load(self, op: Op, pos: Position, *, inside: Sequence[str] = ()) -> Prim:
+        """An element straight from the tensor; beyond its end 0, without touching memory there.
+
+        `inside`: axes along which the caller stays within the tensor.
+        """
+        tensor = self.tensors[op.operands[0]]
+        coords = self.coordinates(op, pos)
+        valid: Prim | None = None
+        for n, (c, x) in enumerate(zip(op.attrs["coords"], coords, strict=True)):
+            if not self._may_leave(op, c) or (isinstance(c, Range) and c.axis in inside):
+                continue
+            end = tensor.shape[n]
+            fits = x < end
+            clamped = tirx.min(x, end - 1)
+            if not isinstance(c, Range):
+                fits = tirx.And(fits, x >= 0)
+                clamped = tirx.max(clamped, tirx.const(0, "int64"))
+            coords[n] = clamped
+            valid = fits if valid is None else tirx.And(valid, fits)
+        x = self.element(op, coords)
+        if valid is None:
+            return x
+        return tirx.Select(valid, x, const(0, op.result.type.dtype))
+
+    def _may_leave(self, op: Op, c: Range | Expr) -> bool:
+        pad = op.attrs.get("pad", ())
+        if isinstance(c, Range):
+            return c.axis in pad
+        # Coordinates from a table, or computed, never leave memory, whatever the table holds.
+        return bool(indices(c)) or any(op.operands[n.k].type.axes for n in _args(c))
+
+    def element(self, op: Op, coords: list[Prim]) -> Prim:
+        t = op.operands[0].type.dtype
+        buffer = self.tensors[op.operands[0]].buffer
+        return from_memory(buffer[tuple(coords)] if coords else buffer[()], t)
+
+    # copies
+
+    def copy_value(self, v: Value, slot: Slot) -> None:
+        """Write a value, element by element, to a slot."""
+
+        def body(pos: Position) -> None:
+            T.buffer_store(self.buffers[slot.buffer.name], self.read(v, pos), self.slot_index(slot, pos))
+
+        self.over(v, body)
+
+    def copy_load(self, op: Op) -> None:
+        """Bring a tile into scratch, converted, lanes innermost."""
+        slot = self.storage.slots[op.result]
+        order = self.layout.order(op.result.type)
+        last = op.result.type.names[-1]
+        transposed = order[-1] != last
+
+        def body(pos: Position) -> None:
+            x = self.read_load(op, pos)
+            x = cast(x, op.result.type.dtype, register_dtype(op.result.type.dtype))
+            T.buffer_store(self.buffers[slot.buffer.name], x, self.slot_index(slot, pos))
+
+        del transposed
+        self.over(op.result, body)
+
+    def over(self, v: Value, body: Callable[[Position], None]) -> None:
+        """Run `body` for every element of a value, vectorised along its innermost axis."""
+        order = self.layout.order(v.type)
+        sizes = {a.name: a.static or 1 for a in v.type.axes}
+        with self.nest_loops(order[:-1], sizes) as pos:
+            for x in self.vectors(order[-1] if order else None, sizes):
+                with self.lanes(x, pos, order[-1] if order else None):
+                    body(pos)
+                    self.temps.release()
+
+    # loops
+
+    @contextmanager
+    def nest_loops(self, axes: Sequence[str], sizes: Mapping[str, int]) -> Iterator[Position]:
+        pos: Position = {}
+        with ExitStack() as stack:
+            for a in axes:
+                pos[a] = stack.enter_context(T.serial(0, sizes[a]))
+            yield pos
+
+    def split(self, axis: str | None, size: int) -> tuple[int, int]:
+        """(vectors, elements in a vector) along an axis."""
+        if axis is None:
+            return 1, 1
+        if axis == self.layout.lane_axis:
+            return -(-size // self.layout.width), self.layout.width
+        width = self.layout.width
+        while size % width:
+            width //= 2
+        return size // width, width
+
+    def vectors(self, axis: str | None, sizes: Mapping[str, int]) -> Iterator[tuple[Prim, int]]:
+        """(first index, width) of each vector along an axis, in an emitted loop if there are more."""
+        count, width = self.split(axis, sizes.get(axis or "", 1))
+        if count == 1:
+            yield i32(0), width
+        else:
+            with T.serial(0, count) as n:
+                yield n * width, width
+
+    @contextmanager
+    def lanes(self, x: tuple[Prim, int], pos: Position, axis: str | None) -> Iterator[None]:
+        """A vectorised loop over the lanes of one vector."""
+        first, width = x
+        if width == 1:
+            self.lane = i32(0)
+            if axis is not None:
+                pos[axis] = first
+            yield
+        else:
+            with T.vectorized(0, width) as v:
+                self.lane = v
+                assert axis is not None
+                pos[axis] = first + v
+                yield
+        self.lane = None
+
+    # nests
+
+    def nest(self, nest: Nest) -> None:
+        op = nest.ops[0]
+        self.sizes = self.tile_sizes(nest)
+        for o in nest.ops:
+            if o.name == "reduce":
+                self.fill(o)
+        if nest.contraction is not None:
+            emit_contraction(self, nest)
+        else:
+            shape = op.operands[0] if op.name in ("reduce", "store") else op.result
+            self.elementwise_nest(nest.ops, shape)
+        for o in nest.ops:
+            if o.name == "reduce":
+                self.finish(o)
+
+    def tile_sizes(self, nest: Nest) -> dict[str, int]:
+        values = [v for op in nest.ops for v in [*op.operands, *op.results]]
+        return {
+            a.name: a.static or 1 for v in values if v not in self.tensors for a in v.type.axes
+        }
+
+    def elementwise_nest_after(self, op: Op, rest: Sequence[Op]) -> None:
+        """The operations that follow a contraction whose result lies in scratch."""
+        if rest:
+            self.elementwise_nest(rest, op.result)
+
+    def elementwise_nest(self, ops: Sequence[Op], shape: Value) -> None:
+        order = self.layout.order(shape.type)
+        axis = order[-1] if order else None
+        with self.nest_loops(order[:-1], self.sizes) as pos:
+            for x in self.vectors(axis, self.sizes):
+                with self.lanes(x, pos, axis):
+                    self.element_body(ops, pos)
+
+    def element_body(self, ops: Sequence[Op], pos: Position) -> None:
+        """All operations of a nest for one vector: first every value, then every write."""
+        for op in ops:
+            if op.name == "map":
+                lowering = self.expression(op.expr, op.operands, pos)
+                x = lowering.lower(op.expr, op.result.type.dtype)
+                self.local[op.result] = self.bind(x, op.result.type.dtype)
+        pending = [
+            (op, self.read(op.operands[0], pos)) for op in ops if op.name in ("reduce", "store")
+        ]
+        for op in ops:
+            slot = self.storage.slots.get(op.results[0]) if op.results else None
+            if slot is not None and op.result in self.local:
+                x = self.local[op.result]
+                T.buffer_store(self.buffers[slot.buffer.name], x, self.slot_index(slot, pos))
+        for op, x in pending:
+            if op.name == "reduce":
+                self.accumulate(op, x, pos)
+            else:
+                self.store(op, x, pos)
+        self.local.clear()
+        self.temps.release()
+
+    # reductions
+
+    def partial_slot(self, op: Op) -> tuple[Any, Slot, bool]:
+        """Where a reduction accumulates; True if lanes still have to be combined at the end."""
+        slot = self.storage.slots[op.result]
+        order = self.layout.order(op.operands[0].type)
+        across = bool(order) and order[-1] in op.over
+        if not across:
+            return self.buffers[slot.buffer.name], slot, False
+        return self.buffers[f"{slot.buffer.name}_lanes"], slot, True
+
+    def _partial_index(self, op: Op, slot: Slot, pos: Position, across: bool) -> list[Prim]:
+        (index,) = self.slot_index(slot, {a: pos[a] for a, _ in slot.strides})
+        if not across:
+            return [index]
+        _, width = self.split(op.operands[0].type.names[-1], self._last_size(op))
+        return [index * width + (self.lane if self.lane is not None else i32(0))]
+
+    def _last_size(self, op: Op) -> int:
+        t = op.operands[0].type
+        return t.axis(self.layout.order(t)[-1]).static or 1
+
+    def fill(self, op: Op) -> None:
+        buffer, slot, across = self.partial_slot(op)
+        size = slot.buffer.size * (
+            self.split(op.operands[0].type.names[-1], self._last_size(op))[1] if across else 1
+        )
+        identity = const(self.identity(op), op.result.type.dtype)
+        width = self.layout.width if size % self.layout.width == 0 else 1
+        with T.serial(0, size // width) as n:
+            if width == 1:
+                T.buffer_store(buffer, identity, [n])
+            else:
+                with T.vectorized(0, width) as v:
+                    T.buffer_store(buffer, identity, [n * width + v])
+
+    def identity(self, op: Op) -> float | int:
+        return identity(op.attrs["kind"], op.result.type.dtype).value
+
+    def combine(self, op: Op, a: Prim, b: Prim) -> Prim:
+        fn = REDUCERS[op.attrs["kind"]].combine
+        if op.attrs.get("nan") == "elsewhere" and fn in ("maximum", "minimum"):
+            return tirx.max(a, b) if fn == "maximum" else tirx.min(a, b)
+        return mathlib.lower(fn, [a, b], register_dtype(op.result.type.dtype), self.isa)
+
+    def accumulate(self, op: Op, x: Prim, pos: Position) -> None:
+        buffer, slot, across = self.partial_slot(op)
+        index = self._partial_index(op, slot, pos, across)
+        x = cast(x, op.operands[0].type.dtype, op.result.type.dtype)
+        x = self.bind(x, op.result.type.dtype)
+        T.buffer_store(buffer, self.combine(op, buffer[index], x), index)
+
+    def finish(self, op: Op) -> None:
+        """Combine the lanes of a reduction along the vector axis."""
+        buffer, slot, across = self.partial_slot(op)
+        if not across:
+            return
+        _, width = self.split(op.operands[0].type.names[-1], self._last_size(op))
+        target = self.buffers[slot.buffer.name]
+        with T.serial(0, slot.buffer.size) as n:
+            T.buffer_store(target, buffer[n * width], [n])
+            with T.serial(1, width) as v:
+                T.buffer_store(target, self.combine(op, target[n], buffer[n * width + v]), [n])
+
+    # stores
+
+    def store(self, op: Op, x: Prim, pos: Position) -> None:
+        tensor = self.tensors[op.operands[1]]
+        coords = self.coordinates(op, pos)
+        x = cast(x, op.operands[0].type.dtype, op.operands[1].type.dtype)
+        x = to_memory(x, op.operands[1].type.dtype)
+        inside: Prim | None = None
+        lane_axis = self.layout.lane_axis
+        for n, c in enumerate(op.attrs["coords"]):
+            assert isinstance(c, Range) or not indices(c)
+            if not isinstance(c, Range):
+                continue
+            padded = c.axis == lane_axis and self.sizes[c.axis] % self.layout.width
+            if padded:
+                fits = pos[c.axis] < self.sizes[c.axis]
+                inside = fits if inside is None else tirx.And(inside, fits)
+            if c.axis in op.attrs.get("clip", ()):
+                fits = coords[n] < tensor.shape[n]
+                inside = fits if inside is None else tirx.And(inside, fits)
+        if inside is None:
+            T.buffer_store(tensor.buffer, x, coords)
+        else:
+            with T.If(inside), T.Then():
+                T.buffer_store(tensor.buffer, x, coords)
+
+
+
+def _args(e: Expr) -> list[Arg]:
+    return [n for n in walk(e) if isinstance(n, Arg)]
+
+

@@ -1,0 +1,124 @@
+"""Where tile values live on a CPU: vector lanes, scratch memory, or straight in the user's tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tilecc.codegen.cpu.isa import Isa
+from tilecc.codegen.program import ScratchBuffer
+from tilecc.ir.core import Op, TensorType, Value
+from tilecc.ir.dtypes import BOOL, DTYPES, F32, F64, I32, I64, DType
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a kernel uses vectors. `lane_axis`: values that have it keep it innermost, in lanes.
+
+    Without one, each value is vectorised along its own last axis (decode, plain products).
+    """
+
+    lane_axis: str | None
+    width: int  # elements in a vector
+
+    def order(self, t: TensorType) -> tuple[str, ...]:
+        """Axes of a value as scratch memory holds them, outermost first."""
+        names = t.names
+        if self.lane_axis in names:
+            return (*(a for a in names if a != self.lane_axis), str(self.lane_axis))
+        return names
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A value's place in a scratch buffer: element strides by axis."""
+
+    buffer: ScratchBuffer
+    strides: tuple[tuple[str, int], ...]
+
+
+def contractions(kernel: Op) -> list[Op]:
+    """The contractions of a kernel, nested blocks included."""
+    return [op for op in kernel.body.walk() if op.name == "contract"]
+
+
+def inputs(op: Op) -> list[Value]:
+    """The factors of a contraction (not its accumulator)."""
+    return op.operands[:-1] if op.attrs.get("acc") else op.operands
+
+
+def register_dtype(t: DType) -> DType:
+    """The type in which a value of type `t` is computed and kept in scratch."""
+    if t.kind == "float":
+        return F64 if t is F64 else F32
+    if t is BOOL or t is I64:
+        return t
+    return I32 if t.bits <= 32 else DTYPES["i64"]
+
+
+def choose_layout(kernel: Op, isa: Isa) -> Layout:
+    """Lanes along the query rows where contractions need it, else along each value's last axis."""
+    wide = any(v.type.dtype is F64 for op in kernel.body.walk() for v in op.results)
+    width = isa.lanes32 // 2 if wide else isa.lanes32
+    ops = contractions(kernel)
+    if not ops or all(natural_axis(op) for op in ops):
+        return Layout(None, width)
+    reduced = {a for op in kernel.body.walk() if "over" in op.attrs for a in op.attrs["over"]}
+    best: tuple[int, str] | None = None
+    for a in ops[0].result.type.axes:
+        everywhere = all(
+            op.result.type.has(a.name) and sum(v.type.has(a.name) for v in inputs(op)) == 1
+            for op in ops
+        )
+        size = a.static or 0
+        if everywhere and a.name not in reduced and size * 2 >= width:
+            best = max(best, (size, a.name)) if best else (size, a.name)
+    return Layout(best[1] if best else None, width)
+
+
+def natural_axis(op: Op) -> str | None:
+    """The last axis of a contraction's result, if one factor has it last and no other has it."""
+    names = op.result.type.names
+    if not names:
+        return None
+    x = names[-1]
+    having = [v for v in inputs(op) if v.type.has(x)]
+    return x if len(having) == 1 and having[0].type.names[-1] == x else None
+
+
+def kept_loads(kernel: Op, layout: Layout) -> set[Value]:
+    """Loads to copy into scratch: those that lie across the lanes, and those to convert once.
+
+    A factor of a contraction is read again for each block of the result, so it pays to transpose
+    or to convert it first. What maps read is read once, and stays where it is.
+    """
+    kept: set[Value] = set()
+    for op in contractions(kernel):
+        for v in inputs(op):
+            if v.owner is None or v.owner.name != "load":
+                continue
+            across = layout.lane_axis is not None and v.type.has(layout.lane_axis)
+            if across or register_dtype(v.type.dtype) is not v.type.dtype:
+                kept.add(v)
+    return kept
+
+
+def round_up(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def make_slot(name: str, t: TensorType, layout: Layout) -> Slot:
+    """Scratch for a value of type `t`, lanes innermost, the innermost axis padded to a vector."""
+    strides: list[tuple[str, int]] = []
+    step = 1
+    for n, a in enumerate(reversed(layout.order(t))):
+        strides.append((a, step))
+        size = t.axis(a).static or 1
+        step *= round_up(size, layout.width) if n == 0 else size
+    buffer = ScratchBuffer(name, max(step, 1), register_dtype(t.dtype))
+    return Slot(buffer, tuple(reversed(strides)))
+
+
+def sizes(values: Iterable[Value] | Sequence[Value]) -> dict[str, int]:
+    """Sizes of the axes of tile values."""
+    return {a.name: a.static or 1 for v in values for a in v.type.axes}

@@ -1,0 +1,225 @@
+"""A tile-level kernel to a TIR function: arguments, scratch, the loop over tasks, then its body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script.builder import ir as T
+
+from tilecc.codegen.cpu.emit import Emitter, Temps, Tensor
+from tilecc.codegen.cpu.isa import Isa, isa_for
+from tilecc.codegen.cpu.layout import choose_layout, kept_loads, register_dtype
+from tilecc.codegen.cpu.nests import Planner
+from tilecc.codegen.cpu.scalars import ExprLowering, Prim, tir_dtype
+from tilecc.codegen.cpu.storage import Storage
+from tilecc.codegen.program import KernelEntry, Program, ScratchBuffer
+from tilecc.errors import CompileError, Diagnostic
+from tilecc.ir.core import Func, Op, Value
+from tilecc.ir.dtypes import I64, DType
+from tilecc.ir.expr import Const, Expr, Extent
+from tilecc.target import Target
+
+# Registers that one element's computation may take beside the accumulators.
+_TEMPS = {"float32": 24, "float64": 24, "int32": 8, "int64": 12, "bool": 0}
+_MEMORY_DTYPES = {
+    "bool": "bool",
+    "i8": "int8",
+    "u8": "uint8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+}
+
+
+def lower(func: Func, target: Target) -> Program:
+    """TIR for every kernel of a tile-level function.
+
+    Raises:
+        CompileError: `func` is not tile IR, or holds what this family cannot express.
+    """
+    isa = isa_for(target)
+    kernels = []
+    for op in func.body.ops:
+        if op.name == "kernel":
+            if "grid" not in op.attrs:
+                raise CompileError(Diagnostic("a kernel without a grid: run tile first", op.loc))
+            kernels.append(_lower_kernel(f"{func.name}_{len(kernels)}", op, isa))
+    return Program(tuple(kernels))
+
+
+def _arguments(kernel: Op) -> tuple[list[Value], list[Value]]:
+    """(HBM tensors, rank-0 parameters) that a kernel reads or writes, in order of first use."""
+    inside = set(kernel.body.args)
+    for op in kernel.body.walk():
+        inside |= set(op.results)
+        for region in op.regions:
+            inside |= set(region.args)
+    outside: dict[Value, None] = dict.fromkeys(v for v in kernel.operands if v not in inside)
+    for op in kernel.body.walk():
+        outside |= dict.fromkeys(v for v in op.operands if v not in inside)
+    tensors, scalars = [], []
+    for v in outside:
+        is_param_scalar = not v.type.axes and v.owner is None
+        (scalars if is_param_scalar else tensors).append(v)
+    return tensors, scalars
+
+
+class _Signature:
+    """The TIR arguments of a kernel and what they define."""
+
+    def __init__(self, tensors: list[Value], scalars: list[Value]) -> None:
+        self.extents: dict[str, Prim] = {}
+        self.tensors: dict[Value, Tensor] = {}
+        self.scalars: dict[Value, Prim] = {}
+        for n, v in enumerate(tensors):
+            handle = T.arg(f"t{n}", T.handle())
+            self.tensors[v] = self._match(handle, f"t{n}", v)
+        for n, v in enumerate(scalars):
+            var = tirx.Var(f"s{n}", tir_dtype(v.type.dtype))
+            self.scalars[v] = T.arg(f"s{n}", var)
+
+    def _match(self, handle: Any, name: str, v: Value) -> Tensor:
+        shape: list[Prim] = []
+        for n, a in enumerate(v.type.axes):
+            e = a.extent
+            if isinstance(e, Const):
+                shape.append(tirx.const(int(e.value), "int64"))
+            elif isinstance(e, Extent):
+                if e.name not in self.extents:
+                    self.extents[e.name] = tirx.Var(e.name, "int64")
+                shape.append(self.extents[e.name])
+            else:
+                shape.append(tirx.Var(f"{name}_n{n}", "int64"))
+        rank = len(shape)
+        strides = [tirx.Var(f"{name}_s{n}", "int64") for n in range(rank - 1)]
+        if rank:
+            strides.append(tirx.const(1, "int64"))
+        buffer = T.match_buffer(
+            handle,
+            tuple(shape),
+            _MEMORY_DTYPES[v.type.dtype.name],
+            strides=strides,
+            align=v.type.dtype.bytes,
+        )
+        return Tensor(buffer, shape)
+
+
+def _lower_kernel(name: str, kernel: Op, isa: Isa) -> KernelEntry:
+    layout = choose_layout(kernel, isa)
+    planner = Planner(kernel.body, kept_loads(kernel, layout))
+    storage = Storage(layout, planner).run()
+    tensors, scalars = _arguments(kernel)
+    scratch = list(_scratch(storage, kernel))
+    with IRBuilder() as ib:
+        with T.prim_func(s_tir=True):
+            T.func_name(name)
+            T.func_attr({"tirx.noalias": True, "global_symbol": name})
+            signature = _Signature(tensors, scalars)
+            buffers = {
+                s.name: T.match_buffer(
+                    T.arg(s.name, T.handle()), (s.size,), tir_dtype(s.dtype), align=64
+                )
+                for s in scratch
+            }
+            begin = T.arg("begin", tirx.Var("begin", "int64"))
+            end = T.arg("end", tirx.Var("end", "int64"))
+            emitter = _emitter(isa, kernel, layout, planner, storage, signature, buffers)
+            _tasks(emitter, kernel, begin, end)
+    return KernelEntry(
+        name,
+        ib.get(),
+        (*tensors, *scalars),
+        kernel.attrs["grid"],
+        tuple(kernel.operands),
+        tuple(scratch),
+    )
+
+
+def _scratch(storage: Storage, kernel: Op) -> Iterable[ScratchBuffer]:
+    """Scratch of all slots, and lanes for reductions along the vector axis."""
+    seen: set[str] = set()
+    for slot in storage.made:
+        yield slot.buffer
+        seen.add(slot.buffer.name)
+    for op in kernel.body.walk():
+        if op.name != "reduce":
+            continue
+        order = storage.layout.order(op.operands[0].type)
+        slot = storage.slots[op.result]
+        name = f"{slot.buffer.name}_lanes"
+        if order[-1] in op.over and name not in seen:
+            seen.add(name)
+            yield ScratchBuffer(name, slot.buffer.size * storage.layout.width, slot.buffer.dtype)
+
+
+def _emitter(
+    isa: Isa,
+    kernel: Op,
+    layout: Any,
+    planner: Planner,
+    storage: Storage,
+    signature: _Signature,
+    buffers: dict[str, Any],
+) -> Emitter:
+    used: set[DType] = set()
+    for op in kernel.body.walk():
+        used |= {register_dtype(v.type.dtype) for v in [*op.operands, *op.results]}
+    names = {tir_dtype(t) for t in used} | {"int64", "int32"}
+    width = layout.width
+    temps = {
+        t: [T.alloc_buffer((width,), t) for _ in range(n)]
+        for t, n in _TEMPS.items()
+        if t in names
+    }
+    sums = {
+        tir_dtype(op.result.type.dtype) for op in kernel.body.walk() if op.name == "contract"
+    }
+    block = max(isa.mr * isa.nr, 16) * width
+    accumulators = {t: T.alloc_buffer((block,), t) for t in sorted(sums)}
+    cells = iter([T.alloc_buffer((1,), "int64") for _ in range(_scalar_count(kernel))])
+    return Emitter(
+        isa,
+        layout,
+        planner,
+        storage,
+        signature.tensors,
+        signature.scalars,
+        signature.extents,
+        buffers,
+        accumulators,
+        Temps(temps),
+        cells,
+    )
+
+
+def _scalar_count(kernel: Op) -> int:
+    maps = sum(op.name == "map" and not op.result.type.axes for op in kernel.body.walk())
+    return maps + len(kernel.body.args)
+
+
+def _tasks(em: Emitter, kernel: Op, begin: Prim, end: Prim) -> None:
+    """for task in begin .. end: the grid's coordinates, last dimension fastest, and the body."""
+    sizes = [_grid_size(em, e, kernel.operands) for e in kernel.attrs["grid"]]
+    with T.serial(begin, tirx.max(begin, end)) as task:
+        rest: Prim = task
+        for n in reversed(range(len(sizes))):
+            cell = next(em.cells)
+            T.buffer_store(cell, tirx.truncmod(rest, sizes[n]) if n else rest, [0])
+            em.scalars[kernel.body.args[n]] = cell[0]
+            if n:
+                rest = tirx.truncdiv(rest, sizes[n])
+        em.block(em.planner.plan)
+
+
+def _grid_size(em: Emitter, e: Expr, operands: list[Value]) -> Prim:
+    lowering: ExprLowering = em.expression(e, operands, {})
+    return lowering.lower(e, I64)

@@ -1,0 +1,203 @@
+"""Grouping the operations of a tile-level block into loop nests.
+
+Operations over the same axes share a nest, so that a value goes from one to the next in registers:
+maps and row reductions are applied to a block of a contraction as it leaves its accumulators. A
+result that a reduction completes, or that another nest needs, goes through scratch memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tilecc.ir.core import Block, Op, Value
+from tilecc.ir.dtypes import BOOL
+
+
+@dataclass(eq=False)
+class Nest:
+    """Operations evaluated together for every element of `axes`; at most one contraction."""
+
+    axes: frozenset[str]
+    ops: list[Op] = field(default_factory=list)
+
+    @property
+    def contraction(self) -> Op | None:
+        return next((op for op in self.ops if op.name == "contract"), None)
+
+
+@dataclass(eq=False)
+class Scalar:
+    """An i64 or boolean scalar that is computed once."""
+
+    op: Op
+
+
+@dataclass(eq=False)
+class Copy:
+    """A load that is kept in scratch memory."""
+
+    op: Op
+
+
+@dataclass(eq=False)
+class Loop:
+    """A `for` with its body's plan."""
+
+    op: Op
+    body: BlockPlan
+
+
+@dataclass(eq=False)
+class Branch:
+    """An `if` with the plans of its two blocks."""
+
+    op: Op
+    then: BlockPlan
+    other: BlockPlan
+
+
+Item = Nest | Scalar | Copy | Loop | Branch
+
+
+@dataclass(eq=False)
+class BlockPlan:
+    """The items of a block in order of execution, and the maps that are evaluated where used."""
+
+    block: Block
+    items: list[Item] = field(default_factory=list)
+    where: dict[Value, int] = field(default_factory=dict)  # item that defines a value
+
+    def item_of(self, v: Value) -> int:
+        """The position after which `v` is complete; -1 for what comes from outside the block."""
+        return self.where.get(v, -1)
+
+
+def iteration_axes(op: Op) -> frozenset[str]:
+    """The axes over whose elements an operation runs (a contraction: those of its result)."""
+    if op.name in ("reduce", "store"):
+        return frozenset(op.operands[0].type.names)
+    return frozenset(op.result.type.names)
+
+
+def readers(block: Block) -> dict[Value, list[Op]]:
+    """Operations of this block (not of nested ones) that read a value, directly or within."""
+    table: dict[Value, list[Op]] = {}
+    for op in block.ops:
+        for v in dict.fromkeys(_reads(op)):
+            table.setdefault(v, []).append(op)
+    return table
+
+
+def _reads(op: Op) -> Iterable[Value]:
+    yield from op.operands
+    for region in op.regions:
+        for inner in region.ops:
+            yield from _reads(inner)
+
+
+class Planner:
+    """Plans a kernel's blocks. `inline` are the maps that have no place of their own."""
+
+    def __init__(self, body: Block, kept: set[Value]) -> None:
+        self.kept = kept  # loads to keep in scratch
+        self.inline: set[Value] = set()
+        self.scalars: set[Value] = set()
+        self.plan = self._block(body)
+
+    def _block(self, block: Block) -> BlockPlan:
+        plan = BlockPlan(block)
+        used = readers(block)
+        for op in block.ops:
+            if op.name in ("yield", "return"):
+                continue
+            self._place(plan, op, used)
+        return plan
+
+    def _place(self, plan: BlockPlan, op: Op, used: dict[Value, list[Op]]) -> None:
+        if op.name == "for":
+            self._append(plan, Loop(op, self._block(op.body)), op.results)
+        elif op.name == "if":
+            then, other = (self._block(r) for r in op.regions)
+            self._append(plan, Branch(op, then, other), op.results)
+        elif op.name == "load":
+            if op.result in self.kept:
+                self._append(plan, Copy(op), op.results)
+        elif self._is_scalar(op):
+            self.scalars.add(op.result)
+            self._append(plan, Scalar(op), op.results)
+        elif self._is_inline(op, used):
+            self.inline.add(op.result)
+            plan.where[op.result] = max((self._ready(plan, v, None) for v in op.operands), default=-1)
+        else:
+            self._into_nest(plan, op)
+
+    def _append(self, plan: BlockPlan, item: Item, results: list[Value]) -> None:
+        plan.items.append(item)
+        for r in results:
+            plan.where[r] = len(plan.items) - 1
+
+    def _is_scalar(self, op: Op) -> bool:
+        if op.name != "map" or op.result.type.axes or op.result.type.dtype.kind == "float":
+            return False
+        return all(
+            v in self.scalars or (not v.type.axes and (v.owner is None)) for v in op.operands
+        )
+
+    def _is_inline(self, op: Op, used: dict[Value, list[Op]]) -> bool:
+        """A map that one operation over the same elements reads is evaluated there.
+
+        Truth values are recomputed wherever they are read: they have no good home in memory.
+        """
+        if op.name != "map":
+            return False
+        users = used.get(op.result, [])
+        if not all(u.name in ("map", "reduce", "store", "contract") for u in users):
+            return False
+        same = all(iteration_axes(u) == iteration_axes(op) and self._elementwise(u, op) for u in users)
+        if op.result.type.dtype is BOOL:
+            return same
+        return same and len(users) == 1
+
+    @staticmethod
+    def _elementwise(user: Op, op: Op) -> bool:
+        """Whether `user` reads the result of `op` one element at a time."""
+        if user.name == "contract":
+            return bool(user.attrs.get("acc")) and op.result not in user.operands[:-1]
+        return True
+
+    def _ready(self, plan: BlockPlan, v: Value, nest_axes: frozenset[str] | None) -> int:
+        """The earliest item that may read `v`."""
+        at = plan.item_of(v)
+        if at < 0 or v.owner is None:
+            return 0
+        if v in self.inline:
+            return max((self._ready(plan, o, nest_axes) for o in v.owner.operands), default=0)
+        item = plan.items[at]
+        elementwise = (
+            isinstance(item, Nest)
+            and v.owner.name in ("map", "contract")
+            and nest_axes is not None
+            and item.axes == nest_axes
+        )
+        return at if elementwise else at + 1
+
+    def _into_nest(self, plan: BlockPlan, op: Op) -> None:
+        axes = iteration_axes(op)
+        earliest = 0
+        for n, v in enumerate(op.operands):
+            streamed = op.name == "contract" and not (op.attrs.get("acc") and n == len(op.operands) - 1)
+            if op.name == "store" and n == 1:
+                continue
+            earliest = max(earliest, self._ready(plan, v, None if streamed else axes))
+        for at in range(earliest, len(plan.items)):
+            item = plan.items[at]
+            if not isinstance(item, Nest) or item.axes != axes:
+                continue
+            if op.name == "contract" and (item.contraction is not None or item.ops):
+                continue
+            item.ops.append(op)
+            for r in op.results:
+                plan.where[r] = at
+            return
+        self._append(plan, Nest(axes, [op]), op.results)

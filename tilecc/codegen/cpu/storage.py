@@ -1,0 +1,210 @@
+"""Which values go through scratch memory, and which of them share a place.
+
+A carried value, what it starts from, what a body makes of it and the loop's result are one place
+where that is safe: nothing reads the old value after the new one is written, except element by
+element in the nest that writes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilecc.codegen.cpu.contract import is_horizontal
+from tilecc.codegen.cpu.layout import Layout, Slot, make_slot
+from tilecc.codegen.cpu.nests import (
+    BlockPlan,
+    Branch,
+    Copy,
+    Loop,
+    Nest,
+    Planner,
+    Scalar,
+    iteration_axes,
+)
+from tilecc.ir.core import Op, Value
+
+
+@dataclass
+class Storage:
+    """Slots by value, and the copies still to be made: (block, value, slot), at the block's end."""
+
+    layout: Layout
+    planner: Planner
+    slots: dict[Value, Slot] = field(default_factory=dict)
+    made: list[Slot] = field(default_factory=list)
+    entry_copies: dict[Op, list[tuple[Value, Slot]]] = field(default_factory=dict)
+    exit_copies: dict[BlockPlan, list[tuple[Value, Slot]]] = field(default_factory=dict)
+
+    def run(self) -> Storage:
+        self._block(self.planner.plan, {})
+        return self
+
+    def new(self, v: Value) -> Slot:
+        slot = make_slot(f"{v.name or 'x'}_{len(self.made)}", v.type, self.layout)
+        self.made.append(slot)
+        return slot
+
+    def _block(self, plan: BlockPlan, wanted: dict[Value, tuple[Slot, Value]]) -> None:
+        """`wanted`: where this block's values should go, and the old value that lives there."""
+        use = _Uses(plan, self.planner.inline)
+        for at, item in enumerate(plan.items):
+            match item:
+                case Copy(op):
+                    self.slots[op.result] = self.new(op.result)
+                case Nest():
+                    for op in item.ops:
+                        for v in op.results:
+                            through_memory = op.name == "reduce" or (
+                                op.name == "contract" and is_horizontal(op, self.layout)
+                            )
+                            if through_memory or use.outside(v, at):
+                                self.slots[v] = self._place(plan, use, v, at, wanted)
+                case Loop(op, body):
+                    self._loop(use, op, body)
+                case Branch(op):
+                    self._branch(plan, use, item, at, wanted)
+                case Scalar():
+                    pass
+
+    def _place(
+        self,
+        plan: BlockPlan,
+        use: _Uses,
+        v: Value,
+        at: int,
+        wanted: dict[Value, tuple[Slot, Value]],
+    ) -> Slot:
+        if v in wanted:
+            slot, old = wanted[v]
+            if use.last_read(old, v, at):
+                return slot
+        return self.new(v)
+
+    def _loop(self, use: _Uses, op: Op, body: BlockPlan) -> None:
+        n = op.attrs["n_carry"]
+        wanted: dict[Value, tuple[Slot, Value]] = {}
+        copies: list[tuple[Value, Slot]] = []
+        exits: list[tuple[Value, Slot]] = []
+        yields = body.block.terminator.operands
+        for k in range(n):
+            init, arg, result = op.operands[k], op.body.args[k + 1], op.results[k]
+            slot = self.slots.get(init)
+            if slot is None or use.count(init) != 1 or op.operands[:n].count(init) > 1:
+                slot = self.new(arg)
+                copies.append((init, slot))
+            self.slots[arg] = self.slots[result] = slot
+            if yields[k] not in wanted and yields[k] not in op.body.args:
+                wanted[yields[k]] = (slot, arg)
+            exits.append((yields[k], slot))
+        self.entry_copies[op] = copies
+        self._block(body, wanted)
+        self._exits(body, exits)
+
+    def _branch(
+        self,
+        plan: BlockPlan,
+        use: _Uses,
+        item: Branch,
+        at: int,
+        wanted: dict[Value, tuple[Slot, Value]],
+    ) -> None:
+        slots = [self._place(plan, use, v, at, wanted) for v in item.op.results]
+        olds = {id(wanted[v][0]): wanted[v][1] for v in item.op.results if v in wanted}
+        for v, slot in zip(item.op.results, slots, strict=True):
+            self.slots[v] = slot
+        for block in (item.then, item.other):
+            inner: dict[Value, tuple[Slot, Value]] = {}
+            exits = []
+            for v, slot in zip(block.block.terminator.operands, slots, strict=True):
+                old = olds.get(id(slot))
+                if v not in inner and v not in self.slots:
+                    inner[v] = (slot, old if old is not None else v)
+                exits.append((v, slot))
+            self._block(block, inner)
+            self._exits(block, exits)
+
+    def _exits(self, plan: BlockPlan, exits: list[tuple[Value, Slot]]) -> None:
+        """Copies at the end of a block; a source that another copy overwrites is saved first."""
+        pending = [(v, slot) for v, slot in exits if self.slots.get(v) is not slot]
+        overwritten = [slot for _, slot in pending]
+        first: list[tuple[Value, Slot]] = []
+        second: list[tuple[Value, Slot]] = []
+        for v, slot in pending:
+            if any(self.slots.get(v) is s for s in overwritten):
+                saved = Value(v.type, v.name)
+                self.slots[saved] = self.new(saved)
+                first.append((v, self.slots[saved]))
+                second.append((saved, slot))
+            else:
+                second.append((v, slot))
+        self.exit_copies[plan] = first + second
+
+
+class _Uses:
+    """Who reads a value in a block, by item; maps evaluated in place count where they are used."""
+
+    def __init__(self, plan: BlockPlan, inline: set[Value]) -> None:
+        self.inline = inline
+        self.item: dict[Op, int] = {}
+        for at, item in enumerate(plan.items):
+            for op in item.ops if isinstance(item, Nest) else [item.op]:
+                self.item[op] = at
+        self.end = len(plan.items)
+        self.readers: dict[Value, list[Op]] = {}
+        for op in plan.block.ops:
+            for v in dict.fromkeys(_all_reads(op)):
+                self.readers.setdefault(v, []).append(op)
+
+    def count(self, v: Value) -> int:
+        return len(self.readers.get(v, []))
+
+    def places(self, v: Value) -> list[tuple[int, Op]]:
+        """(item, operation) of each reader; the terminator counts as the end."""
+        out: list[tuple[int, Op]] = []
+        for op in self.readers.get(v, []):
+            if op.results and op.results[0] in self.inline:
+                out += self.places(op.results[0])
+            else:
+                # A load that is not kept is read in place, by whoever reads it.
+                if op.name == "load" and op not in self.item:
+                    out += self.places(op.result)
+                else:
+                    out.append((self.item.get(op, self.end), op))
+        return out
+
+    def outside(self, v: Value, at: int) -> bool:
+        """Whether anything but nest `at`, element by element, reads `v`."""
+        for item, op in self.places(v):
+            if item != at:
+                return True
+            if op.name == "contract" and v in op.operands and not _is_accumulator(op, v):
+                return True
+        return False
+
+    def last_read(self, old: Value, new: Value, at: int) -> bool:
+        """Whether `new`, written in item `at`, may take the place of `old`."""
+        assert new.owner is not None
+        for item, op in self.places(old):
+            if op is new.owner and item == at and op.name not in ("if", "for"):
+                continue
+            if op.name == "if" and op is new.owner:
+                continue
+            if item > at:
+                return False
+            if item == at and (
+                op.name == "if" or op.name == "for" or iteration_axes(op) != iteration_axes(new.owner)
+            ):
+                return False
+        return True
+
+
+def _is_accumulator(op: Op, v: Value) -> bool:
+    return bool(op.attrs.get("acc")) and op.operands[-1] is v and v not in op.operands[:-1]
+
+
+def _all_reads(op: Op) -> list[Value]:
+    out = list(op.operands)
+    for region in op.regions:
+        for inner in region.ops:
+            out += _all_reads(inner)
+    return out
