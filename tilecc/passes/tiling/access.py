@@ -23,7 +23,7 @@ def load_at(scope: Scope, at: Op, ragged: Collection[str]) -> Value:
     tensor, tables = at.operands[0], at.operands[1:]
     operands = Operands([scope.values.get(tensor, tensor)])
     mapped = dict(at.attrs["coords"])
-    sources = [tensor, *(_tile(scope, t, ragged) for t in tables)]
+    sources = [operands.values[0], *(_tile(scope, t, ragged) for t in tables)]
     coords: list[Range | Expr] = []
     for a in tensor.type.axes:
         if a.name in mapped:

@@ -14,6 +14,7 @@ from tilecc.ir.expr import (
     Expr,
     Index,
     add,
+    arg_numbers,
     mul,
     shift_args,
     transform,
@@ -34,7 +35,7 @@ class Operands:
 
     def adopt(self, e: Expr, operands: Sequence[Value]) -> Expr:
         """`e` over `operands`, renumbered to this list."""
-        return shift_args(e, {k: self.ref(v) for k, v in enumerate(operands)})
+        return shift_args(e, {k: self.ref(operands[k]) for k in sorted(arg_numbers(e))})
 
 
 @dataclass
