@@ -11,6 +11,7 @@ from tilecc.ir.core import Op, Value
 from tilecc.ir.expr import (
     Acc,
     Arg,
+    Cast,
     Const,
     Expr,
     Old,
@@ -21,7 +22,7 @@ from tilecc.ir.expr import (
     transform,
     walk,
 )
-from tilecc.ir.ops import REDUCERS, identity, map_type
+from tilecc.ir.ops import REDUCERS, compute_dtype, identity, map_type
 from tilecc.passes.tiling.access import load_at, tile_of
 from tilecc.passes.tiling.scope import Operands, Scope
 
@@ -101,7 +102,9 @@ class Body:
             return tile
         operands = Operands([tile])
         inside = call("lt", self.scope.coordinate(axis, operands), p.axis.extent)
-        e = call("where", inside, Arg(0), identity(kind, tile.type.dtype))
+        e: Expr = call("where", inside, Arg(0), identity(kind, tile.type.dtype))
+        if compute_dtype(tile.type.dtype) is not tile.type.dtype:
+            e = Cast(e, tile.type.dtype)  # exact: both sides have that type
         return self.scope.map(e, operands.values, replace(tile.type, space="reg"), tile.name)
 
     def _reduce(self, op: Op) -> Value:
