@@ -16,8 +16,8 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.casts import cast
+from tilecc.codegen.cpu.explicit import qualifies
 from tilecc.codegen.cpu.layout import Layout, inputs, natural_axis, register_dtype
-from tilecc.codegen.cpu.nests import Nest
 from tilecc.codegen.cpu.scalars import Prim, const, tir_dtype
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import I64
@@ -35,19 +35,9 @@ def is_horizontal(op: Op, layout: Layout) -> bool:
     return all(layout.order(v.type)[-1:] == (op.over[-1],) for v in inputs(op))
 
 
-def emit_contraction(em: Emitter, nest: Nest) -> None:
-    """The nest of a contraction and of what is applied to its result."""
-    op = nest.ops[0]
-    rest = nest.ops[1:]
-    if is_horizontal(op, em.layout):
-        _Horizontal(em, op).emit()
-        em.sizes = em.tile_sizes(nest)
-        em.elementwise_nest_after(op, rest)
-    else:
-        _Broadcast(em, op, rest).emit()
+class Contraction:
+    """What both forms share: factors, accumulators, and where a ragged axis ends."""
 
-
-class _Contraction:
     def __init__(self, em: Emitter, op: Op) -> None:
         self.em, self.op = em, op
         self.factors = inputs(op)
@@ -95,7 +85,9 @@ class _Contraction:
         return const(0, self.dtype)
 
 
-class _Broadcast(_Contraction):
+class Broadcast(Contraction):
+    """Blocks of `mr` rows by `nr` vectors; `rest` is applied to each block as it leaves."""
+
     def __init__(self, em: Emitter, op: Op, rest: Sequence[Op]) -> None:
         super().__init__(em, op)
         self.rest = rest
@@ -131,7 +123,7 @@ class _Broadcast(_Contraction):
             if self.y is not None:
                 here[self.y] = y0 + i
             with em.lanes(((x0 + j) * width, width), here, self.x):
-                body(here, (i * nr + j) * width + em.lane)
+                body(here, em.at_lane((i * nr + j) * width))
                 em.temps.release()
 
         return run
@@ -147,20 +139,37 @@ class _Broadcast(_Contraction):
                 run(i, j, nr)
 
         each(lambda p, n: T.buffer_store(acc, em.bind(self.start(p), self.dtype), [n]), pos)
-        with ExitStack() as stack:
-            inner = dict(pos)
-            for k in self.op.over:
-                inner[k] = stack.enter_context(T.serial(0, self.limit(k)))
-            each(lambda p, n: T.buffer_store(acc, acc[n] + self.product(p), [n]), inner)
+        self.accumulate(pos, y0, mr, x0, nr, width)
 
         def leave(p: Position, n: Prim) -> None:
             em.local[self.op.result] = acc[n]
             em.element_body([self.op, *self.rest], p)
 
+        em.explicit = width if qualifies(em, [self.op, *self.rest], self.x, width) else 0
         each(leave, pos)
+        em.explicit = 0
+
+    def accumulate(
+        self, pos: Position, y0: Prim, mr: int, x0: Prim, nr: int, width: int
+    ) -> None:
+        """Add the products of a block to the accumulators, one element of the summed axes a step."""
+        acc = self.acc
+        with ExitStack() as stack:
+            inner = dict(pos)
+            for k in self.op.over:
+                inner[k] = stack.enter_context(T.serial(0, self.limit(k)))
+            step = self.at(
+                inner,
+                y0,
+                x0,
+                width,
+                lambda p, n: T.buffer_store(acc, acc[n] + self.product(p), [n]),
+            )
+            with T.unroll(0, mr) as i, T.unroll(0, nr) as j:
+                step(i, j, nr)
 
 
-class _Horizontal(_Contraction):
+class _Horizontal(Contraction):
     """Sums over lanes; the result goes to scratch, one element at a time."""
 
     def emit(self) -> None:

@@ -13,7 +13,10 @@ from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu import mathlib
 from tilecc.codegen.cpu.casts import cast, from_memory, to_memory
-from tilecc.codegen.cpu.contract import emit_contraction
+from tilecc.codegen.cpu.contract import Broadcast, _Horizontal, is_horizontal
+from tilecc.codegen.cpu.dot import Dot, copy_pairs, repack
+from tilecc.codegen.cpu.elementary import dtype_of
+from tilecc.codegen.cpu.explicit import qualifies
 from tilecc.codegen.cpu.isa import Isa
 from tilecc.codegen.cpu.layout import Layout, Slot, register_dtype
 from tilecc.codegen.cpu.nests import BlockPlan, Branch, Copy, Item, Loop, Nest, Planner, Scalar
@@ -24,9 +27,10 @@ from tilecc.codegen.cpu.scalars import (
     tir_dtype,
 )
 from tilecc.codegen.cpu.storage import Storage
+from tilecc.codegen.cpu.vectors import pack2
 from tilecc.ir.core import Op, Range, Value
-from tilecc.ir.dtypes import I64, DType
-from tilecc.ir.expr import Arg, Expr, indices, walk
+from tilecc.ir.dtypes import F32, I64, DType
+from tilecc.ir.expr import Arg, Cast, Expr, indices, walk
 from tilecc.ir.ops import REDUCERS, identity
 
 Position = dict[str, Prim]
@@ -45,6 +49,13 @@ def i64(x: Prim | int) -> Prim:
     return tirx.const(x, "int64") if isinstance(x, int) else tirx.Cast("int64", x)
 
 
+def wide(x: Prim) -> Prim:
+    """An index as i64, one vector of them if it is one."""
+    if isinstance(x, tirx.Ramp):
+        return tirx.Ramp(i64(x.base), tirx.const(1, "int64"), x.lanes)
+    return i64(x)
+
+
 @dataclass
 class Tensor:
     """A user's tensor or a workspace: its TIR buffer and its extents."""
@@ -58,6 +69,7 @@ class Temps:
     """Small buffers that LLVM keeps in registers; taken for one element, then all given back."""
 
     buffers: Mapping[str, list[Any]]
+    pairs: Sequence[Any] = ()  # f32 halves of values that are packed as bf16
     taken: dict[str, int] = field(default_factory=dict)
 
     def take(self, t: DType) -> Any | None:
@@ -156,9 +168,10 @@ class Emitter:
             self.isa,
             [v.type.dtype for v in operands],
             lambda k: self.read(operands[k], pos),
-            lambda a: i64(pos[a]),
+            lambda a: wide(pos[a]),
             self.extents.__getitem__,
             self.bind,
+            self.spread,
         )
 
     def bind(self, x: Prim, t: DType) -> Prim:
@@ -173,7 +186,20 @@ class Emitter:
         T.buffer_store(buffer, x, [self.lane])
         return buffer[self.lane]
 
-    lane: Prim | None = None
+    lane: Prim | None = None  # the lane that is being computed, or all of them
+    explicit = 0  # lanes of an explicit vector, 0 in a vectorised loop
+
+    def spread(self, x: Prim) -> Prim:
+        """A scalar in all lanes of an explicit vector."""
+        if not self.explicit or "x" in dtype_of(x):
+            return x
+        return tirx.Broadcast(x, self.explicit)
+
+    def at_lane(self, base: Prim) -> Prim:
+        """Where the lanes of a vector that starts at `base` are."""
+        if self.explicit:
+            return tirx.Ramp(base, i32(1), self.explicit)
+        return base + (self.lane if self.lane is not None else i32(0))
 
     def read(self, v: Value, pos: Position) -> Prim:
         """The element of `v` at `pos`, in its register type."""
@@ -183,20 +209,32 @@ class Emitter:
             return self.scalars[v]
         if v in self.storage.slots:
             slot = self.storage.slots[v]
-            return self.buffers[slot.buffer.name][self.slot_index(slot, pos)]
+            return self.buffers[slot.buffer.name][tuple(self.slot_index(slot, pos))]
         assert v.owner is not None, f"{v} has no place"
         if v.owner.name == "load":
-            return self.read_load(v.owner, pos)
+            return self.read_uniform(v.owner, pos)
         assert v.owner.name == "map", f"{v} of {v.owner.name} has no place"
         return self.expression(v.owner.expr, v.owner.operands, pos).lower(
             v.owner.expr, v.type.dtype
         )
 
+    def read_uniform(self, op: Op, pos: Position) -> Prim:
+        """An element in place; in an explicit vector the same for all lanes."""
+        lanes, self.explicit = self.explicit, 0
+        x = self.read_load(op, pos)
+        self.explicit = lanes
+        return x
+
     def slot_index(self, slot: Slot, pos: Position) -> list[Prim]:
         index: Prim = i32(0)
+        ramp: tuple[int, int] | None = None
         for a, step in slot.strides:
-            index = index + pos[a] * step
-        return [index]
+            x = pos[a]
+            if isinstance(x, tirx.Ramp):
+                ramp = (step, int(x.lanes))
+                x = x.base
+            index = index + x * step
+        return [index if ramp is None else tirx.Ramp(index, i32(ramp[0]), ramp[1])]
 
     def coordinates(self, op: Op, pos: Position) -> list[Prim]:
         """Global coordinates (i64) of a load or store for the element at `pos`."""
@@ -214,6 +252,16 @@ class Emitter:
 
         `inside`: axes along which the caller stays within the tensor.
         """
+        coords, valid = self.load_address(op, pos, inside=inside)
+        x = self.element(op, coords)
+        if valid is None:
+            return x
+        return tirx.Select(valid, x, const(0, op.result.type.dtype))
+
+    def load_address(
+        self, op: Op, pos: Position, *, inside: Sequence[str] = ()
+    ) -> tuple[list[Prim], Prim | None]:
+        """Coordinates that are in the tensor, and the condition under which they are the right ones."""
         tensor = self.tensors[op.operands[0]]
         coords = self.coordinates(op, pos)
         valid: Prim | None = None
@@ -222,16 +270,15 @@ class Emitter:
                 continue
             end = tensor.shape[n]
             fits = x < end
-            clamped = tirx.min(x, end - 1)
+            # TVM would drop a `min` that the condition beside it implies, and read what is outside.
+            clamped = tirx.call_llvm_pure_intrin("int64", "llvm.smin", x, end - 1)
             if not isinstance(c, Range):
                 fits = tirx.And(fits, x >= 0)
-                clamped = tirx.max(clamped, tirx.const(0, "int64"))
+                zero = tirx.const(0, "int64")
+                clamped = tirx.call_llvm_pure_intrin("int64", "llvm.smax", clamped, zero)
             coords[n] = clamped
             valid = fits if valid is None else tirx.And(valid, fits)
-        x = self.element(op, coords)
-        if valid is None:
-            return x
-        return tirx.Select(valid, x, const(0, op.result.type.dtype))
+        return coords, valid
 
     def _may_leave(self, op: Op, c: Range | Expr) -> bool:
         pad = op.attrs.get("pad", ())
@@ -257,17 +304,19 @@ class Emitter:
 
     def copy_load(self, op: Op) -> None:
         """Bring a tile into scratch, converted, lanes innermost."""
-        slot = self.storage.slots[op.result]
-        order = self.layout.order(op.result.type)
-        last = op.result.type.names[-1]
-        transposed = order[-1] != last
+        for (v, k), pairs in self.storage.pairs.items():
+            if v is op.result:
+                copy_pairs(self, op, k, pairs)
+        slot = self.storage.slots.get(op.result)
+        if slot is None:
+            return
+        t = op.result.type.dtype
+        buffer = self.buffers[slot.buffer.name]
 
         def body(pos: Position) -> None:
-            x = self.read_load(op, pos)
-            x = cast(x, op.result.type.dtype, register_dtype(op.result.type.dtype))
-            T.buffer_store(self.buffers[slot.buffer.name], x, self.slot_index(slot, pos))
+            x = cast(self.read_load(op, pos), t, register_dtype(t))
+            T.buffer_store(buffer, x, self.slot_index(slot, pos))
 
-        del transposed
         self.over(op.result, body)
 
     def over(self, v: Value, body: Callable[[Position], None]) -> None:
@@ -314,7 +363,11 @@ class Emitter:
     def lanes(self, x: tuple[Prim, int], pos: Position, axis: str | None) -> Iterator[None]:
         """A vectorised loop over the lanes of one vector."""
         first, width = x
-        if width == 1:
+        if self.explicit:
+            self.lane = tirx.Ramp(i32(0), i32(1), width)
+            pos[str(axis)] = tirx.Ramp(first, i32(1), width)
+            yield
+        elif width == 1:
             self.lane = i32(0)
             if axis is not None:
                 pos[axis] = first
@@ -336,7 +389,7 @@ class Emitter:
             if o.name == "reduce":
                 self.fill(o)
         if nest.contraction is not None:
-            emit_contraction(self, nest)
+            self.contraction_nest(nest)
         else:
             shape = op.operands[0] if op.name in ("reduce", "store") else op.result
             self.elementwise_nest(nest.ops, shape)
@@ -350,26 +403,80 @@ class Emitter:
             a.name: a.static or 1 for v in values if v not in self.tensors for a in v.type.axes
         }
 
-    def elementwise_nest_after(self, op: Op, rest: Sequence[Op]) -> None:
-        """The operations that follow a contraction whose result lies in scratch."""
-        if rest:
-            self.elementwise_nest(rest, op.result)
+    def contraction_nest(self, nest: Nest) -> None:
+        """A contraction in the form that its layout asks for, and what is applied to its result."""
+        op, *rest = nest.ops
+        if is_horizontal(op, self.layout):
+            _Horizontal(self, op).emit()
+            if rest:
+                self.elementwise_nest(rest, op.result)
+        elif op in self.storage.dots:
+            for v in dict.fromkeys(op.operands[:2]):
+                key = (v, op.over[-1])
+                if key not in self.storage.packed_by_nest and not _is_load(v):
+                    repack(self, *key, self.storage.pairs[key])
+            Dot(self, op, rest).emit()
+        else:
+            Broadcast(self, op, rest).emit()
 
     def elementwise_nest(self, ops: Sequence[Op], shape: Value) -> None:
         order = self.layout.order(shape.type)
         axis = order[-1] if order else None
-        with self.nest_loops(order[:-1], self.sizes) as pos:
-            for x in self.vectors(axis, self.sizes):
+        packed = {v: k for v, k in self.storage.packed_by_nest if v.owner in ops}
+        sizes = dict(self.sizes)
+        for k in set(packed.values()):
+            sizes[k] //= 2
+        width = self.split(axis, sizes.get(axis or "", 1))[1]
+        self.explicit = width if qualifies(self, ops, axis, width) else 0
+        with self.nest_loops(order[:-1], sizes) as pos:
+            for x in self.vectors(axis, sizes):
+                if packed:
+                    self.element_pairs(ops, pos, x, axis, packed)
+                    continue
                 with self.lanes(x, pos, axis):
                     self.element_body(ops, pos)
+        self.explicit = 0
 
-    def element_body(self, ops: Sequence[Op], pos: Position) -> None:
-        """All operations of a nest for one vector: first every value, then every write."""
+    def element_pairs(
+        self,
+        ops: Sequence[Op],
+        pos: Position,
+        x: tuple[Prim, int],
+        axis: str | None,
+        packed: Mapping[Value, str],
+    ) -> None:
+        """Two neighbours along the axis of the pairs; their values go to scratch side by side."""
+        (k,) = set(packed.values())
+        halves = {v: (self.temps.pairs[2 * n], self.temps.pairs[2 * n + 1]) for n, v in enumerate(packed)}
+        with self.lanes(x, pos, axis):
+            for n in (0, 1):
+                here = {**pos, k: pos[k] * 2 + n}
+                for v, value in self.element_body(ops, here, keep=packed).items():
+                    T.buffer_store(halves[v][n], value, [self.lane])
+        first = {**pos, str(axis): x[0]}
+        for v, (low, high) in halves.items():
+            slot = self.storage.pairs[v, k]
+            (index,) = self.slot_index(slot, first)
+            lanes = tirx.Ramp(i32(0), i32(1), x[1])
+            target = [tirx.Ramp(index, i32(1), x[1])]
+            T.buffer_store(
+                self.buffers[slot.buffer.name], pack2(low[lanes], high[lanes]), target
+            )
+
+    def element_body(
+        self, ops: Sequence[Op], pos: Position, keep: Mapping[Value, str] | None = None
+    ) -> dict[Value, Prim]:
+        """All operations of a nest for one vector: first every value, then every write.
+
+        Gives the values in `keep`, to be packed as bf16.
+        """
         for op in ops:
             if op.name == "map":
-                lowering = self.expression(op.expr, op.operands, pos)
-                x = lowering.lower(op.expr, op.result.type.dtype)
-                self.local[op.result] = self.bind(x, op.result.type.dtype)
+                e, t = op.expr, op.result.type.dtype
+                if keep and op.result in keep and isinstance(e, Cast) and not self._read_by(ops, op):
+                    e, t = e.arg, F32  # packing rounds
+                x = self.expression(e, op.operands, pos).lower(e, t)
+                self.local[op.result] = self.bind(x, t)
         pending = [
             (op, self.read(op.operands[0], pos)) for op in ops if op.name in ("reduce", "store")
         ]
@@ -383,8 +490,14 @@ class Emitter:
                 self.accumulate(op, x, pos)
             else:
                 self.store(op, x, pos)
+        kept = {v: self.local[v] for v in keep or ()}
         self.local.clear()
         self.temps.release()
+        return kept
+
+    @staticmethod
+    def _read_by(ops: Sequence[Op], op: Op) -> bool:
+        return any(op.result in o.operands for o in ops)
 
     # reductions
 
@@ -402,7 +515,7 @@ class Emitter:
         if not across:
             return [index]
         _, width = self.split(op.operands[0].type.names[-1], self._last_size(op))
-        return [index * width + (self.lane if self.lane is not None else i32(0))]
+        return [self.at_lane(index * width)]
 
     def _last_size(self, op: Op) -> int:
         t = op.operands[0].type
@@ -436,7 +549,7 @@ class Emitter:
         index = self._partial_index(op, slot, pos, across)
         x = cast(x, op.operands[0].type.dtype, op.result.type.dtype)
         x = self.bind(x, op.result.type.dtype)
-        T.buffer_store(buffer, self.combine(op, buffer[index], x), index)
+        T.buffer_store(buffer, self.combine(op, buffer[tuple(index)], x), index)
 
     def finish(self, op: Op) -> None:
         """Combine the lanes of a reduction along the vector axis."""
@@ -476,6 +589,10 @@ class Emitter:
             with T.If(inside), T.Then():
                 T.buffer_store(tensor.buffer, x, coords)
 
+
+
+def _is_load(v: Value) -> bool:
+    return v.owner is not None and v.owner.name == "load"
 
 
 def _args(e: Expr) -> list[Arg]:

@@ -15,6 +15,7 @@ from tilecc.codegen.cpu.layout import choose_layout, kept_loads, register_dtype
 from tilecc.codegen.cpu.nests import Planner
 from tilecc.codegen.cpu.scalars import ExprLowering, Prim, tir_dtype
 from tilecc.codegen.cpu.storage import Storage
+from tilecc.codegen.cpu.vectors import imported
 from tilecc.codegen.program import KernelEntry, Program, ScratchBuffer
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func, Op, Value
@@ -116,7 +117,7 @@ class _Signature:
 def _lower_kernel(name: str, kernel: Op, isa: Isa) -> KernelEntry:
     layout = choose_layout(kernel, isa)
     planner = Planner(kernel.body, kept_loads(kernel, layout))
-    storage = Storage(layout, planner).run()
+    storage = Storage(layout, isa, planner).run()
     tensors, scalars = _arguments(kernel)
     scratch = list(_scratch(storage, kernel))
     with IRBuilder() as ib:
@@ -133,7 +134,8 @@ def _lower_kernel(name: str, kernel: Op, isa: Isa) -> KernelEntry:
             begin = T.arg("begin", tirx.Var("begin", "int64"))
             end = T.arg("end", tirx.Var("end", "int64"))
             emitter = _emitter(isa, kernel, layout, planner, storage, signature, buffers)
-            _tasks(emitter, kernel, begin, end)
+            with imported(isa):
+                _tasks(emitter, kernel, begin, end)
     return KernelEntry(
         name,
         ib.get(),
@@ -180,6 +182,8 @@ def _emitter(
         for t, n in _TEMPS.items()
         if t in names
     }
+    count = 2 * len(storage.packed_by_nest)
+    pairs = [T.alloc_buffer((width,), "float32") for _ in range(count)]
     sums = {
         tir_dtype(op.result.type.dtype) for op in kernel.body.walk() if op.name == "contract"
     }
@@ -196,7 +200,7 @@ def _emitter(
         signature.extents,
         buffers,
         accumulators,
-        Temps(temps),
+        Temps(temps, pairs),
         cells,
     )
 

@@ -56,24 +56,25 @@ class ExprLowering:
     index: Callable[[str], Prim]
     extent: Callable[[str], Prim]
     bind: Callable[[Prim, DType], Prim]
+    spread: Callable[[Prim], Prim]  # a scalar to as many lanes as values have
 
     def lower(self, e: Expr, want: DType | None = None) -> Prim:
         """TIR for `e` in the register type of `want` (default: the type that the IR infers)."""
         natural = infer_dtype(e, self.dtypes)
         want = want or natural
         if isinstance(e, Const):
-            return const(e.value, want)
+            return self.spread(const(e.value, want))
         x, t = self._node(e, want)
         return cast(x, t, want) if t is not want else x
 
     def _node(self, e: Expr, want: DType) -> tuple[Prim, DType]:
         match e:
             case Arg(k):
-                return self.arg(k), self.dtypes[k]
+                return self.spread(self.arg(k)), self.dtypes[k]
             case Index(axis):
-                return self.index(axis), I64
+                return self.spread(self.index(axis)), I64
             case Extent(name):
-                return self.extent(name), I64
+                return self.spread(self.extent(name)), I64
             case Cast(arg, to):
                 return self.lower(arg, to) if isinstance(arg, Const) else self._cast(arg, to), to
             case Acc() | Old():

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilecc.codegen.cpu.contract import is_horizontal
-from tilecc.codegen.cpu.layout import Layout, Slot, make_slot
+from tilecc.codegen.cpu.dot import pair_slot, uses_dot
+from tilecc.codegen.cpu.isa import Isa
+from tilecc.codegen.cpu.layout import Layout, Slot, inputs, make_slot
 from tilecc.codegen.cpu.nests import (
     BlockPlan,
     Branch,
@@ -29,15 +31,65 @@ class Storage:
     """Slots by value, and the copies still to be made: (block, value, slot), at the block's end."""
 
     layout: Layout
+    isa: Isa
     planner: Planner
     slots: dict[Value, Slot] = field(default_factory=dict)
     made: list[Slot] = field(default_factory=list)
     entry_copies: dict[Op, list[tuple[Value, Slot]]] = field(default_factory=dict)
     exit_copies: dict[BlockPlan, list[tuple[Value, Slot]]] = field(default_factory=dict)
 
+    dots: set[Op] = field(default_factory=set)
+    """Contractions by the dot instruction."""
+    pairs: dict[tuple[Value, str], Slot] = field(default_factory=dict)
+    """Their factors as pairs along the summed axis."""
+    packed_by_nest: dict[tuple[Value, str], None] = field(default_factory=dict)
+    """Those that the nest which computes them writes as pairs."""
+
     def run(self) -> Storage:
+        self._find_dots(self.planner.plan)
         self._block(self.planner.plan, {})
         return self
+
+    def _find_dots(self, plan: BlockPlan) -> None:
+        for item in plan.items:
+            match item:
+                case Loop(_, body):
+                    self._find_dots(body)
+                case Branch(_, then, other):
+                    self._find_dots(then)
+                    self._find_dots(other)
+                case Nest() if item.contraction and uses_dot(
+                    item.contraction, self.layout, self.isa
+                ):
+                    self._add_dot(plan, item.contraction)
+
+    def _add_dot(self, plan: BlockPlan, op: Op) -> None:
+        self.dots.add(op)
+        k = op.over[-1]
+        for v in inputs(op):
+            if (v, k) in self.pairs:
+                continue
+            slot = pair_slot(f"{v.name or 'x'}_pairs_{len(self.pairs)}", v, k, self.layout)
+            self.pairs[v, k] = slot
+            self.made.append(slot)
+            at = plan.item_of(v)
+            nest = plan.items[at] if at >= 0 else None
+            if not isinstance(nest, Nest) or nest.contraction or self.layout.order(v.type)[-1] == k:
+                continue
+            others = {o for w, o in self.packed_by_nest if w.owner in nest.ops}
+            if others <= {k}:
+                self.packed_by_nest[v, k] = None
+
+    def only_pairs(self, v: Value, readers: list[Op]) -> bool:
+        """Whether all these readers take `v` as pairs that are written where `v` is."""
+        ready = v.owner is not None and v.owner.name == "load"
+        return all(
+            op in self.dots
+            and v in inputs(op)
+            and not (op.attrs.get("acc") and op.operands[-1] is v)
+            and (ready or (v, op.over[-1]) in self.packed_by_nest)
+            for op in readers
+        )
 
     def new(self, v: Value) -> Slot:
         slot = make_slot(f"{v.name or 'x'}_{len(self.made)}", v.type, self.layout)
@@ -50,14 +102,15 @@ class Storage:
         for at, item in enumerate(plan.items):
             match item:
                 case Copy(op):
-                    self.slots[op.result] = self.new(op.result)
+                    if not self.only_pairs(op.result, use.everywhere(op.result)):
+                        self.slots[op.result] = self.new(op.result)
                 case Nest():
                     for op in item.ops:
                         for v in op.results:
                             through_memory = op.name == "reduce" or (
                                 op.name == "contract" and is_horizontal(op, self.layout)
                             )
-                            if through_memory or use.outside(v, at):
+                            if through_memory or use.outside(v, at, self):
                                 self.slots[v] = self._place(plan, use, v, at, wanted)
                 case Loop(op, body):
                     self._loop(use, op, body)
@@ -150,6 +203,7 @@ class _Uses:
             for op in item.ops if isinstance(item, Nest) else [item.op]:
                 self.item[op] = at
         self.end = len(plan.items)
+        self.block_walk = list(plan.block.walk())
         self.readers: dict[Value, list[Op]] = {}
         for op in plan.block.ops:
             for v in dict.fromkeys(_all_reads(op)):
@@ -172,9 +226,15 @@ class _Uses:
                     out.append((self.item.get(op, self.end), op))
         return out
 
-    def outside(self, v: Value, at: int) -> bool:
-        """Whether anything but nest `at`, element by element, reads `v`."""
+    def everywhere(self, v: Value) -> list[Op]:
+        """The operations that read `v`, those of nested blocks themselves."""
+        return [op for op in self.block_walk if v in op.operands]
+
+    def outside(self, v: Value, at: int, storage: Storage) -> bool:
+        """Whether anything but nest `at`, element by element, reads `v` from scratch."""
         for item, op in self.places(v):
+            if storage.only_pairs(v, [op]):
+                continue
             if item != at:
                 return True
             if op.name == "contract" and v in op.operands and not _is_accumulator(op, v):
