@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tilecc.analysis.neutral import Neutral
+from tilecc.analysis.padding import in_memory, padding
 from tilecc.analysis.predicate import (
     TRUE,
     Atom,
@@ -18,8 +19,21 @@ from tilecc.analysis.predicate import (
     weaken,
 )
 from tilecc.errors import Loc
-from tilecc.ir.core import Cloner, Func, Op, Value
-from tilecc.ir.expr import FUNCTIONS, Arg, Call, Expr, Index, arg_numbers, shift_args, walk
+from tilecc.ir.core import Block, Builder, Cloner, Func, Op, Value
+from tilecc.ir.expr import (
+    FUNCTIONS,
+    Arg,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    arg_numbers,
+    call,
+    shift_args,
+    walk,
+)
+from tilecc.ir.ops import compute_dtype, make_map
 from tilecc.ir.printer import print_expr
 from tilecc.passes.base import Remarks
 
@@ -31,7 +45,8 @@ class MaskTiles:
     A position matters only where the predicate is true: outside, its contribution to each `update`
     is proved to be the reducer's identity, by following masked values through the body. Only
     conditions over coordinates, extents and scalars are kept; a condition on data is left to the
-    mask, which stays in the body.
+    mask, which stays in the body. A condition on the streamed axis alone (padding) also guards what
+    is read there: `%v` becomes `where(%mask != 0, %v, 0.0)`, so that nothing behind it leaks.
 
         %m, %l = stream j {
           %x = map where(index(j) <= index(i), %s, -inf)
@@ -50,9 +65,11 @@ class MaskTiles:
         writer = _Writer()
         for kernel in (op for op in func.walk() if op.name == "kernel" and "over" in op.attrs):
             for stream in (op for op in kernel.body.walk() if op.name == "stream"):
-                found = _Search(stream, frozenset(kernel.over), remarks).predicate()
+                search = _Search(stream, frozenset(kernel.over), remarks)
+                found = search.predicate()
                 if found is not None:
                     writer.found[stream] = found
+                writer.padded |= search.padded()
         return writer.func(func)
 
 
@@ -61,6 +78,7 @@ class _Writer(Cloner):
     """Copies a function, adding the predicates that were found."""
 
     found: dict[Op, tuple[Expr, list[Value]]] = field(default_factory=dict)
+    padded: dict[tuple[Op, Value], tuple[Expr, list[Value]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -72,6 +90,30 @@ class _Writer(Cloner):
             new.attrs["where"] = pred
             new.operands = [self.value(v) for v in operands]
         return new
+
+    def block(self, block: Block) -> Block:
+        new = Block([self.fresh(a) for a in block.args])
+        for op in block.ops:
+            copy = self.op(op)
+            for n, v in enumerate(op.operands):
+                if (op, v) in self.padded:
+                    copy.operands[n] = self._guarded(new, op, v)
+            new.ops.append(copy)
+        return new
+
+    def _guarded(self, block: Block, op: Op, v: Value) -> Value:
+        """`v`, zero where it is padding."""
+        live, reads = self.padded[op, v]
+        operands = [*dict.fromkeys([self.value(v), *map(self.value, reads)])]
+        numbers: dict[int, Expr] = {
+            k: Arg(operands.index(self.value(x))) for k, x in enumerate(reads)
+        }
+        e: Expr = call("where", shift_args(live, numbers), Arg(0), Const(0))
+        if v.type.dtype.kind == "float":
+            e = call("where", shift_args(live, numbers), Arg(0), Const(0.0))
+        if compute_dtype(v.type.dtype) is not v.type.dtype:
+            e = Cast(e, v.type.dtype)  # exact: both sides have that type
+        return make_map(Builder(block, op.loc), e, operands, type=v.type, name=v.name)
 
 
 class _Search:
@@ -101,6 +143,18 @@ class _Search:
         values = [self.facts.values[k] for k in sorted(arg_numbers(e))]
         numbers = {k: Arg(n) for n, k in enumerate(sorted(arg_numbers(e)))}
         return shift_args(e, dict(numbers)), values
+
+    def padded(self) -> dict[tuple[Op, Value], tuple[Expr, list[Value]]]:
+        """Factors of contractions that are read as zero behind padding, and where they are not."""
+        out: dict[tuple[Op, Value], tuple[Expr, list[Value]]] = {}
+        for op in self.stream.body.ops:
+            if op.name != "contract" or self.stream.attrs["axis"] not in op.over:
+                continue
+            for v in op.operands:
+                found = padding(self.facts, op, v) if in_memory(v) else None
+                if found is not None:
+                    out[op, v] = found
+        return out
 
     def _is_masked(self) -> bool:
         """Whether the body has a condition on the position, whatever comes of it."""
