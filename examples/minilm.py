@@ -45,8 +45,8 @@ TOLERANCE = 1e-6
 def minilm(
     q: tc.Tensor["b h i:N d"],
     k: tc.Tensor["b h j:N d"],
-    v: tc.Tensor["b h j e:D"],
-    mask: tc.Tensor["b j", "int32"],
+    v: tc.Tensor["b h j:N e:D"],
+    mask: tc.Tensor["b j:N", "int32"],
 ):
     """Attention over the keys that are words and not padding (mask 1 and 0)."""
     s = tc.dot(q, k, over="d") * tc.rsqrt(tc.extent("d"))
