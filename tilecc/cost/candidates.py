@@ -1,0 +1,104 @@
+"""The tile sizes that are tried: of rows and of streamed axes, for each kind of machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilecc.ir.core import Axis, Func, Op
+from tilecc.ir.expr import Call, Env, Expr, Index, evaluate
+from tilecc.passes.tiling.plan import kernel_axes, rows, streamed_axes
+from tilecc.target import Target
+
+SMALL = 64  # a static extent of a row up to this is one tile
+FEW = 4  # rows so few that heads which read the same keys are put together instead
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Sizes of rows and of streamed axes; `square`: the same for both."""
+
+    rows: tuple[int, ...]
+    streamed: tuple[int, ...]
+    square: bool = False
+
+
+def ladder(target: Target) -> Ladder:
+    """The sizes for a machine."""
+    if target.kind == "abstract":
+        return Ladder(target.tiles, target.tiles, square=True)
+    if target.kind == "cuda":
+        return Ladder((32, 64, 128, 256), (32, 64, 128, 256))
+    lanes = max(4, target.lanes("f32"))
+    row = tuple(n for n in (16, 32, 64, 128) if n % lanes == 0)
+    return Ladder(row or (lanes,), (32, 64, 128, 256))
+
+
+def kernels_of(func: Func) -> list[Op]:
+    """The kernels of a loop-level program."""
+    return [op for op in func.body.ops if op.name == "kernel"]
+
+
+def tiles(func: Func, target: Target) -> list[dict[str, int]]:
+    """Tile sizes to try, by axis."""
+    steps = ladder(target)
+    row_axes: dict[str, Axis] = {}
+    streams: dict[str, Axis] = {}
+    groups: dict[str, int] = {}
+    for kernel in kernels_of(func):
+        axes = kernel_axes(kernel)
+        groups |= grouped(kernel)
+        row_axes |= {a: axes[a] for a in rows(kernel)[-1:] if a not in groups}
+        streams |= {a: axes[a] for a in streamed_axes(kernel)}
+    pairs = (
+        [(n, n) for n in steps.rows]
+        if steps.square
+        else [(r, s) for r in (steps.rows if row_axes else steps.rows[:1]) for s in steps.streamed]
+    )
+    found: list[dict[str, int]] = []
+    for row, stream in pairs:
+        whole = 0 if steps.square else SMALL
+        sizes = {a: _row(row, axis, whole) for a, axis in row_axes.items()}
+        sizes |= {a: _clamped(stream, axis) for a, axis in streams.items() if a not in sizes}
+        sizes |= groups
+        if sizes not in found:
+            found.append(sizes)
+    return found
+
+
+def _clamped(size: int, axis: Axis) -> int:
+    return size if axis.static is None else max(1, min(size, axis.static))
+
+
+def _row(size: int, axis: Axis, whole: int) -> int:
+    if axis.static is not None and axis.static <= whole:
+        return max(1, axis.static)
+    return _clamped(size, axis)
+
+
+def grouped(kernel: Op) -> dict[str, int]:
+    """Axes of which successive elements read the same tile, and how many: h of k[h // 4].
+
+    Only where there are (almost) no other rows to share what is loaded.
+    """
+    axes = kernel_axes(kernel)
+    parallel: tuple[str, ...] = kernel.attrs["over"]
+    found: dict[str, int] = {}
+    for op in kernel.body.walk():
+        if op.name == "at":
+            for _, e in op.attrs["coords"]:
+                match e:
+                    case Call("floordiv", (Index(a), by)) if a in parallel:
+                        group = _number(by, {})
+                        if group is not None and group > 1:
+                            found[a] = _clamped(group, axes[a])
+    others = [axes[a] for a in rows(kernel) if a not in found]
+    few = all(a.static is not None and a.static <= FEW for a in others)
+    return {a: n for a, n in found.items() if n > 1} if few else {}
+
+
+def _number(e: Expr, extents: Mapping[str, int]) -> int | None:
+    try:
+        return int(evaluate(e, Env(extent=lambda n: extents[n])))
+    except KeyError:
+        return None

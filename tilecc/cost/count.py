@@ -1,0 +1,160 @@
+"""How often things happen, as exact numbers, over whole grids at once.
+
+Only counters that a bound or a condition depends on are enumerated, as numpy arrays; a counter that
+merely moves a tile along its axis is summed in closed form, since tiles side by side cover a range:
+
+    sum over t in lo .. hi of min(size, N - t * size) = min(hi * size, N) - min(lo * size, N)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilecc.cost.nest import Access, Guard, Loop, Nest, Span, Work, counters, tile_counter
+from tilecc.errors import CompileError, Diagnostic, Loc
+from tilecc.ir.expr import Env, Expr, Extent, evaluate, walk
+
+POINTS = 1 << 20  # how many loop iterations are held at once
+_Points = dict[str, Any]
+
+
+class Counter:
+    """Counts, for given extents and run-time scalars."""
+
+    def __init__(self, extents: Mapping[str, int], scalars: Mapping[str, float] | None = None):
+        self.values: dict[str, Any] = dict(extents)
+        self.values |= {f"%{name}": value for name, value in (scalars or {}).items()}
+
+    def elements(self, accesses: Sequence[Access]) -> list[int]:
+        """Elements inside their tensors that each access touches in total."""
+        return [
+            self.points(a.nest, list(a.spans), a.op.loc) * int(np.prod([n for _, n in a.whole]))
+            for a in accesses
+        ]
+
+    def times(self, work: Sequence[Work]) -> list[int]:
+        """How often each operation runs."""
+        done: dict[Nest, int] = {}
+        for w in work:
+            if w.nest not in done:
+                done[w.nest] = self.points(w.nest, [], w.op.loc)
+        return [done[w.nest] for w in work]
+
+    def value(
+        self, e: Expr, points: Mapping[str, Any] | None = None, loc: Loc | None = None
+    ) -> Any:
+        """`e` at the points.
+
+        Raises:
+            CompileError: it needs a value that is not given.
+        """
+        for n in walk(e):
+            if isinstance(n, Extent) and n.name not in self.values:
+                raise _missing(n.name, loc)
+        at = points or {}
+        env = Env(index=lambda counter: at[counter], extent=lambda name: self.values[name])
+        return evaluate(e, env)
+
+    def points(self, nest: Nest, spans: list[Span], loc: Loc | None = None) -> int:
+        """Elements that the spans make together, summed over a nest of loops."""
+        return self._from(nest, 0, {}, np.ones(1, np.int64), _enumerated(nest, spans), spans, loc)
+
+    def _from(
+        self,
+        nest: Nest,
+        depth: int,
+        points: _Points,
+        weight: np.ndarray[Any, np.dtype[np.int64]],
+        enumerated: set[str],
+        spans: list[Span],
+        loc: Loc | None,
+    ) -> int:
+        """The sum over the points of `weight`, times what happens from `depth` of the nest on."""
+        scale = 1
+        for k in range(depth, len(nest)):
+            item = nest[k]
+            if isinstance(item, Guard):
+                here = np.broadcast_to(self.value(item.condition, points, loc), weight.shape)
+                points, weight = {c: v[here] for c, v in points.items()}, weight[here]
+                continue
+            lo, hi = (self.value(e, points, loc) for e in (item.lo, item.hi))
+            if item.counter not in enumerated:
+                span = next((s for s in spans if tile_counter(s) == item.counter), None)
+                factor = (
+                    self._covered(span, lo, hi, points, loc) if span else np.maximum(hi - lo, 0)
+                )
+                if np.ndim(factor) == 0:
+                    scale *= int(factor)
+                else:
+                    weight = weight * factor
+                spans = [s for s in spans if s is not span]
+                continue
+            trips = np.maximum(np.broadcast_to(hi - lo, weight.shape), 0)
+            total = 0
+            for part in _parts(trips):
+                inner, repeats = _expand(
+                    item.counter, part, np.broadcast_to(lo, trips.shape), trips, points
+                )
+                total += self._from(
+                    nest, k + 1, inner, weight[part][repeats], enumerated, spans, loc
+                )
+            return scale * total
+        for s in spans:
+            base, extent = self.value(s.base, points, loc), self.value(s.extent, points, loc)
+            weight = weight * np.clip(
+                np.minimum(base + s.size, extent) - np.maximum(base, 0), 0, None
+            )
+        return scale * int(weight.sum())
+
+    def _covered(self, s: Span, lo: Any, hi: Any, points: _Points, loc: Loc | None) -> Any:
+        end = self.value(s.extent, points, loc)
+        first, last = np.clip(lo * s.size, 0, end), np.clip(hi * s.size, 0, end)
+        return np.maximum(last - first, 0)
+
+
+def _enumerated(nest: Nest, spans: Sequence[Span]) -> set[str]:
+    """The counters whose values must be known one by one."""
+    found: set[str] = set()
+    for item in nest:
+        for e in (item.lo, item.hi) if isinstance(item, Loop) else (item.condition,):
+            found |= counters(e)
+    moved: set[str] = set()
+    for s in spans:
+        counter = tile_counter(s)
+        if counter is None or counter in moved:
+            found |= counters(s.base)
+        elif counter:
+            moved.add(counter)
+    return found
+
+
+def _parts(trips: np.ndarray[Any, np.dtype[np.int64]]) -> list[slice]:
+    """Runs of points that together make at most POINTS iterations (or are one point)."""
+    ends = np.cumsum(trips)
+    parts, start, done = [], 0, 0
+    while start < len(trips):
+        stop = max(int(np.searchsorted(ends, done + POINTS, side="right")), start + 1)
+        parts.append(slice(start, stop))
+        start, done = stop, int(ends[stop - 1])
+    return parts
+
+
+def _expand(counter: str, part: slice, lo: Any, trips: Any, points: _Points) -> tuple[_Points, Any]:
+    """The points of a part, once for each iteration of a loop; and which point each comes from."""
+    lo, trips = lo[part], trips[part]
+    which = np.repeat(np.arange(len(trips)), trips)
+    before = np.cumsum(trips) - trips
+    inner = {c: v[part][which] for c, v in points.items()}
+    inner[counter] = np.arange(len(which)) - before[which] + lo[which]
+    return inner, which
+
+
+def _missing(name: str, loc: Loc | None) -> CompileError:
+    if name.startswith("%"):
+        what = f"how much is read depends on {name}, a value known at run time only"
+        return CompileError(Diagnostic(what, loc, f"give scalars={{{name[1:]!r}: ...}}"))
+    hint = f"give extents={{{name!r}: ...}} (--shape {name}=... on the command line)"
+    return CompileError(Diagnostic(f"extent {name} has no value", loc, hint))

@@ -1,0 +1,82 @@
+"""Which of two formulas is larger, for counters in their ranges and sizes from 1 on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import sympy
+
+Formula = Any
+Box = Mapping[Formula, tuple[Formula, Formula]]
+
+
+class Least(sympy.Function):  # type: ignore[misc]
+    """The smaller of two. sympy's Min asks of every pair which is smaller, at every step."""
+
+    nargs = 2
+
+    @classmethod
+    def eval(cls, a: Formula, b: Formula) -> Formula | None:
+        """A value where that is plain to see."""
+        return sympy.Min(a, b) if a == b or (a.is_Number and b.is_Number) else None
+
+
+class Greatest(sympy.Function):  # type: ignore[misc]
+    """The larger of two."""
+
+    nargs = 2
+
+    @classmethod
+    def eval(cls, a: Formula, b: Formula) -> Formula | None:
+        """A value where that is plain to see."""
+        return sympy.Max(a, b) if a == b or (a.is_Number and b.is_Number) else None
+
+
+def plain(e: Formula) -> Formula:
+    """`e` with sympy's own functions."""
+    return e.replace(Least, sympy.Min).replace(Greatest, sympy.Max)
+
+
+def resolve(e: Formula, box: Box) -> Formula:
+    """`e` with every minimum and maximum decided that can be, for counters in `box` (inclusive)."""
+
+    if not e.has(Least, Greatest):
+        return e
+    return e.replace(lambda x: isinstance(x, Least | Greatest), lambda x: _decide(x, box))
+
+
+def _decide(x: Formula, box: Box) -> Formula:
+    a, b = x.args
+    larger, smaller = (a, b) if isinstance(x, Greatest) else (b, a)
+    if nonnegative(larger - smaller, box):
+        return a
+    return b if nonnegative(smaller - larger, box) else x
+
+
+def nonnegative(e: Formula, box: Box) -> bool:
+    """Whether `e` is proved to be at least 0: affine in each counter, so its corners decide."""
+    e = sympy.expand(e)
+    if e.has(sympy.floor, sympy.ceiling, Least, Greatest):
+        return False
+    inner = [c for c in box if e.has(c)]
+    if any(not e.is_polynomial(c) or sympy.degree(e, c) > 1 for c in inner):
+        return False
+    return all(
+        _corner(e.subs(list(zip(inner, ends, strict=True))))
+        for ends in product(*(box[c] for c in inner))
+    )
+
+
+def _corner(e: Formula) -> bool:
+    """Whether a polynomial in sizes is at least 0 where all of them are at least 1."""
+    sizes = sorted(e.free_symbols, key=str)
+    if any(not s.is_positive for s in sizes):
+        return False
+    shifted = sympy.expand(e.subs({s: s + 1 for s in sizes}))
+    if not sizes:
+        return bool(shifted >= 0)
+    if not shifted.is_polynomial(*sizes):
+        return False
+    return all(c >= 0 for c in sympy.Poly(shifted, *sizes).coeffs())
