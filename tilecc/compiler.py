@@ -1,0 +1,262 @@
+"""From a spec (or IR text) to a kernel: which passes run on what, and when."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tilecc.errors import CompileError, Diagnostic, TileccError
+from tilecc.ir.core import Func, bind_extents
+from tilecc.ir.expr import extents
+from tilecc.pipeline import Compilation, PassManager
+
+if TYPE_CHECKING:
+    from tilecc.codegen.program import Program
+    from tilecc.dsl.specification import Spec
+    from tilecc.kernel import Kernel
+    from tilecc.runtime.build import Library
+    from tilecc.target import Target
+
+# The passes from each level on: what decides on kernels, and what makes them one pass over tiles.
+_FRONT = {"graph": "simplify,fuse", "loop": "", "tile": ""}
+_MIDDLE = {"graph": "online-softmax,mask-tiles", "loop": "", "tile": ""}
+
+Tiles = Mapping[str, int] | int | None
+
+
+def compile(
+    spec: Spec | Func | str | os.PathLike[str],
+    target: str | Target = "cpu",
+    dtype: Any = "float32",
+    static: Mapping[str, int] | None = None,
+    tile: Tiles = None,
+    threads: int | None = None,
+) -> Kernel:
+    """Compile a spec for a machine.
+
+    Args:
+        spec: a `@tc.spec` function; IR of any level (a `Func`), which is compiled from that level
+            on; or a file that holds either ("causal.py", "specs.py:causal", "causal.tcir").
+        target: "cpu" for this machine, the name of one in the table, or a `Target`.
+        dtype: element type of all tensors whose annotation gives none.
+        static: extents to compile for, by name. Where some that must be numbers (such as head
+            dimensions) are missing, the kernel is specialised when it is called.
+        tile: tile sizes by axis, or one for all tiled axes; without it the cost model chooses.
+        threads: how many threads a call uses if it does not say (TILECC_NUM_THREADS, else all).
+
+    Raises:
+        SpecError: the program is wrong.
+        CompileError: it is right, and cannot be compiled.
+        TargetError: there is no such target.
+    """
+    from tilecc.kernel import Kernel
+    from tilecc.runtime.pool import check_threads
+    from tilecc.target import resolve
+
+    func, found = load(spec, dtype)
+    static = check_static(func, static or {})
+    compiler = Compiler(func, resolve(target), check_tile(tile))
+    return Kernel(compiler, static, check_threads(threads), found)
+
+
+def load(source: Spec | Func | str | os.PathLike[str], dtype: Any) -> tuple[Func, Spec | None]:
+    """The program in `source`, and the spec if it is one.
+
+    Raises:
+        SpecError, IRError: it cannot be read.
+        CompileError: it is nothing that can be compiled.
+    """
+    from tilecc.dsl.load import load_spec
+    from tilecc.dsl.specification import Spec
+
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        if path.endswith(".tcir"):
+            return load_ir(path), None
+        source = load_spec(path)
+    if isinstance(source, Spec):
+        return source.trace(dtype), source
+    if isinstance(source, Func):
+        return source, None
+    hint = "put @tc.spec over a function"
+    raise CompileError(Diagnostic(f"{source!r} is neither a spec, nor IR, nor a file", None, hint))
+
+
+def load_ir(path: str) -> Func:
+    """The IR in a text file.
+
+    Raises:
+        CompileError: the file cannot be read.
+        IRError: its text is not IR.
+    """
+    from tilecc.ir.parser import parse_ir
+
+    try:
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+    except (OSError, UnicodeDecodeError) as e:
+        raise CompileError(f"{path}: {e.strerror if isinstance(e, OSError) else e}") from e
+    return parse_ir(text, path)
+
+
+def extent_names(func: Func) -> tuple[str, ...]:
+    """The extents that a program is over, in order of first appearance."""
+    axes = (a for p in func.params for a in p.type.axes)
+    return tuple(dict.fromkeys(n for a in axes for n in sorted(extents(a.extent))))
+
+
+def check_static(func: Func, static: Mapping[str, int]) -> dict[str, int]:
+    """`static` if it is extents of `func` with sizes.
+
+    Raises:
+        CompileError: it is not.
+    """
+    names = extent_names(func)
+    problems = []
+    for name, value in static.items():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}? " if near else ""
+            hint += f"extents are {', '.join(names)}" if names else "it has no named extents"
+            problems.append(Diagnostic(f"{func.name} has no extent {name!r}", None, hint))
+        elif isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
+            problems.append(Diagnostic(f"static extent {name} is {value!r}, not a whole number"))
+    if problems:
+        raise CompileError(problems)
+    return {name: int(value) for name, value in static.items()}
+
+
+def check_tile(tile: Tiles) -> Tiles:
+    """`tile` if it holds tile sizes.
+
+    Raises:
+        CompileError: it does not.
+    """
+    sizes = {"tile": tile} if not isinstance(tile, Mapping) else tile
+    for name, n in sizes.items():
+        if n is not None and (isinstance(n, bool) or not hasattr(n, "__index__") or n < 1):
+            raise CompileError(f"the tile size of {name} is {n!r}, not a positive number")
+    return dict(tile) if isinstance(tile, Mapping) else tile
+
+
+class NeedsExtents(TileccError):
+    """A program that can be compiled when more of its extents are numbers."""
+
+    def __init__(self, names: frozenset[str], run: Compilation) -> None:
+        self.names, self.run = names, run
+        super().__init__(f"extents {', '.join(sorted(names))} must be numbers")
+
+
+@dataclass
+class Compiled:
+    """One program for one binding of static extents, as far as it has been compiled."""
+
+    static: dict[str, int]
+    run: Compilation
+    tile: dict[str, int]
+    choice: Any = None  # the cost model's, if it chose
+    program: Program | None = None
+    library: Library | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+
+
+class Compiler:
+    """Compiles one program for one target, for any binding of its extents."""
+
+    def __init__(self, func: Func, target: Target, tile: Tiles) -> None:
+        self.func, self.target, self.tile = func, target, tile
+        self.level = func.level
+
+    def passes(self, static: Mapping[str, int]) -> Compiled:
+        """The tiled program.
+
+        Raises:
+            NeedsExtents: `static` does not suffice.
+            CompileError: a pass cannot do its work.
+        """
+        front = self.front(static)
+        missing = self._missing(front.func)
+        if missing:
+            raise NeedsExtents(missing, front)
+        run = _joined(front, PassManager(_MIDDLE[self.level]).run(front.func))
+        start = time.perf_counter()
+        choice, tile = None, "tile"
+        if self.level == "tile":
+            tile = ""
+        elif self.tile is None:
+            from tilecc.cost import choose_tile
+
+            choice = choose_tile(run.func, self.target, dict(static))
+            tile = _tile_pass(choice.tile)
+        else:
+            tile = _tile_pass(self.tile)
+        run = _joined(run, PassManager(tile).run(run.func))
+        timings = run.timings
+        if tile:
+            timings["tile"] = time.perf_counter() - start  # with the choice of sizes
+        return Compiled(dict(static), run, _tile_sizes(run.func), choice, timings=timings)
+
+    def front(self, static: Mapping[str, int]) -> Compilation:
+        """The first passes, which decide what the kernels are and which extents are static."""
+        bound = bind_extents(self.func, dict(static)) if static else self.func
+        return PassManager(_FRONT[self.level]).run(bound)
+
+    def required(self, sizes: Mapping[str, int]) -> frozenset[str]:
+        """The extents that must be numbers, when those get the numbers in `sizes`.
+
+        Raises:
+            KeyError: one of them is not in `sizes`.
+        """
+        static: dict[str, int] = {}
+        while missing := self._missing(self.front(static).func):
+            static |= {name: sizes[name] for name in missing}
+        return frozenset(static)
+
+    def _missing(self, func: Func) -> frozenset[str]:
+        if self.level == "tile":
+            return frozenset()
+        from tilecc.analysis.roles import static_extents
+
+        return static_extents(func)
+
+    def lower(self, compiled: Compiled) -> Program:
+        """TIR for the target."""
+        if compiled.program is None:
+            from tilecc.codegen import lower
+
+            start = time.perf_counter()
+            compiled.program = lower(compiled.run.func, self.target)
+            compiled.timings["tir"] = time.perf_counter() - start
+        return compiled.program
+
+    def build(self, compiled: Compiled) -> Library:
+        """Machine code for the target."""
+        if compiled.library is None:
+            from tilecc.runtime.build import build
+
+            compiled.library = build(self.lower(compiled), self.target)
+            compiled.timings["llvm"] = compiled.library.seconds
+        return compiled.library
+
+
+def _tile_pass(tile: Mapping[str, int] | int) -> str:
+    if isinstance(tile, Mapping):
+        return f"tile{{{','.join(f'{a}={n}' for a, n in tile.items())}}}"
+    return f"tile{{{tile}}}"
+
+
+def _tile_sizes(func: Func) -> dict[str, int]:
+    """The tile sizes that a tile-level program's kernels have."""
+    sizes: dict[str, int] = {}
+    for op in func.body.ops:
+        sizes |= dict(op.attrs.get("tile", ()))
+    return sizes
+
+
+def _joined(first: Compilation, second: Compilation) -> Compilation:
+    """Two runs, the second on what came out of the first, as one."""
+    return Compilation(first.stages + second.stages[1:], first.remarks + second.remarks)

@@ -1,0 +1,279 @@
+"""The compiled kernel that a user holds: called on arrays, asked for its IR, cost and tile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tilecc.compiler import Compiled, Compiler, NeedsExtents, check_static
+from tilecc.dsl.specification import Spec
+from tilecc.errors import CompileError, Diagnostic
+from tilecc.ir.core import Func
+from tilecc.ir.printer import print_type
+from tilecc.passes.base import Remark
+from tilecc.pipeline import Compilation
+from tilecc.target import Target
+
+if TYPE_CHECKING:
+    from tilecc.cost import Report
+
+_TEXTS = ("llvm", "asm")
+
+
+@dataclass(frozen=True)
+class ChosenTile(Mapping[str, int]):
+    """Tile sizes by axis, and where they come from. Prints as a table."""
+
+    sizes: Mapping[str, int]
+    candidates: tuple[Any, ...] = field(default=(), repr=False)
+    """What the cost model looked at; empty if the sizes were given."""
+
+    def __getitem__(self, axis: str) -> int:
+        return self.sizes[axis]
+
+    def __iter__(self) -> Any:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __str__(self) -> str:
+        head = ", ".join(f"{a}={n}" for a, n in self.sizes.items()) or "no tiled axes"
+        if not self.candidates:
+            return f"{head} (given)"
+        lines = [f"{head} (the best of {sum(c.fits for c in self.candidates)} that fit)"]
+        for c in self.candidates:
+            tile = ", ".join(f"{a}={n}" for a, n in c.tile.items())
+            lines.append(f"  {tile:16} {'fits   ' if c.fits else 'refused'} {c.reason}")
+        return "\n".join(lines)
+
+
+class Kernel:
+    """A compiled program. Call it with its arguments, in order or by name.
+
+    Where extents that must be numbers are not known yet, it is compiled for those of the first
+    call's arguments, and again for others; `compilations` counts.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        static: dict[str, int],
+        threads: int | None = None,
+        spec: Spec | None = None,
+        *,
+        build: bool = True,
+    ) -> None:
+        """`build`: make machine code at once, and not at the first call."""
+        self.spec = spec
+        self.static = static
+        self.threads = threads
+        self.compilations = 0
+        self._compiler = compiler
+        self._binder: Any = None
+        self._lock = threading.RLock()
+        self._needed: tuple[str, ...] = ()
+        self._executables: dict[tuple[int, ...], Any] = {}
+        self._compiled: Compiled | None = None
+        self._front: Compilation | None = None
+        try:
+            self._compiled = compiler.passes(static)
+        except NeedsExtents as e:
+            self._needed, self._front = tuple(sorted(e.names)), e.run
+        else:
+            from tilecc.runtime.build import runs_here
+
+            self.compilations = 1
+            if build and runs_here(self.target):
+                self._executables[()] = self._load(self._compiled)
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self._compiler.func.name
+
+    @property
+    def target(self) -> Target:
+        """The machine that it is compiled for."""
+        return self._compiler.target
+
+    @property
+    def signature(self) -> str:
+        """Parameters and results with their types, as text."""
+        func = self._compiler.func
+        params = ", ".join(f"{p.name}: {print_type(p.type)}" for p in func.params)
+        results = ", ".join(print_type(v.type) for v in func.returns)
+        return f"{func.name}({params}) -> {results}"
+
+    def __repr__(self) -> str:
+        static = "".join(f" {n}={v}" for n, v in self.static.items())
+        return f"<kernel {self.signature} for {self.target.name}{static}>"
+
+    def __call__(
+        self, *args: Any, out: Any = None, threads: int | None = None, **kwargs: Any
+    ) -> Any:
+        """Run on arrays (numpy, torch, anything with DLPack; none is copied) and numbers.
+
+        Args:
+            args: the program's arguments in order.
+            out: arrays to write the outputs to; they may not overlap an argument.
+            threads: how many threads to use.
+            kwargs: arguments by name.
+
+        Returns:
+            The output, or a tuple of them: new arrays of the arguments' kind, or `out`.
+
+        Raises:
+            ArgumentError: wrong arguments; the message names each, its axis, and both values.
+            CompileError: the kernel cannot be compiled for these extents, or not run here.
+        """
+        if self._binder is None:
+            self._binder = self._make_binder()
+        from tilecc.runtime.pool import available_threads, check_threads
+
+        bound = self._binder.bind(args, kwargs)
+        count = check_threads(threads) or self.threads or available_threads()
+        needed = self._needed
+        executable = self._executables.get(tuple([bound.extents[n] for n in needed]))
+        if executable is None:
+            executable = self._specialise(bound.extents)
+        return executable(bound, out, count)
+
+    def _make_binder(self) -> Any:
+        from tilecc.runtime.arguments import Binder
+
+        return Binder(self.name, self._compiler.func.params, self.static)
+
+    def _specialise(self, extents: Mapping[str, int]) -> Any:
+        """Compile for these extents, unless another thread has just done so."""
+        from tilecc.runtime.build import runs_here
+
+        if not runs_here(self.target):
+            raise CompileError(f"a kernel for {self.target.name} does not run on this machine")
+        with self._lock:
+            while True:
+                key = tuple(extents[n] for n in self._needed)
+                if key in self._executables:
+                    return self._executables[key]
+                static = {**self.static, **dict(zip(self._needed, key, strict=True))}
+                if self._compiled is None or self._compiled.static != static:
+                    try:
+                        self._compiled = self._compiler.passes(static)
+                    except NeedsExtents as e:  # with some extents bound, others are needed
+                        self._executables.clear()
+                        self._needed = tuple(sorted({*self._needed, *e.names}))
+                        continue
+                    self.compilations += 1
+                self._executables[key] = self._load(self._compiled)
+                return self._executables[key]
+
+    def _load(self, compiled: Compiled) -> Any:
+        from tilecc.runtime.executable import Executable
+
+        library = self._compiler.build(compiled)
+        program = self._compiler.lower(compiled)
+        return Executable(compiled.run.func, program, library.functions)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages whose IR can be asked for (of the last specialisation)."""
+        if self._compiled is None:
+            assert self._front is not None
+            return tuple(s.name for s in self._front.stages)
+        texts = ("tir", *_TEXTS) if self.target.kind == "cpu" else ("tir",)
+        return (*(s.name for s in self._compiled.run.stages), *texts)
+
+    def ir(self, stage: str, locs: bool = False) -> str:
+        """The program's text after a stage; `locs` adds the source line of each operation.
+
+        Raises:
+            CompileError: the stage is not reached until an extent is known.
+            PipelineError: there is no such stage.
+        """
+        if self._compiled is None and self._front is not None:
+            if stage in (s.name for s in self._front.stages):
+                return self._front.stage(stage).text(locs=locs)
+            raise self._unknown_extents(f"stage {stage!r} is not reached yet")
+        compiled = self._done("")
+        if stage == "tir":
+            program = self._compiler.lower(compiled)
+            return "\n".join(k.prim_func.script() for k in program.kernels)
+        if stage in _TEXTS and self.target.kind == "cpu":
+            return self._compiler.build(compiled).text(stage)
+        return compiled.run.stage(stage).text(locs=locs)
+
+    def _done(self, what: str) -> Compiled:
+        if self._compiled is None:
+            raise self._unknown_extents(what)
+        return self._compiled
+
+    def _unknown_extents(self, what: str) -> CompileError:
+        names = ", ".join(self._needed)
+        static = ", ".join(f'"{n}": ...' for n in self._needed)
+        hint = f"compile with static={{{static}}}, or call the kernel once"
+        return CompileError(Diagnostic(f"{what}: {names} must be known", None, hint))
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """What the passes have to say."""
+        run = self._compiled.run if self._compiled is not None else self._front
+        assert run is not None
+        return tuple(run.remarks)
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds for each stage of the last compilation."""
+        return dict(self._compiled.timings) if self._compiled is not None else {}
+
+    @property
+    def tile(self) -> ChosenTile:
+        """The tile sizes, and the candidates with the reason for each refusal.
+
+        Raises:
+            CompileError: not compiled yet, since extents are unknown.
+        """
+        compiled = self._done("no tile is chosen yet")
+        candidates = compiled.choice.candidates if compiled.choice is not None else ()
+        return ChosenTile(compiled.tile, tuple(candidates))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory that each thread needs beside inputs and outputs; it depends on no extent."""
+        return self._compiler.lower(self._done("not compiled yet")).scratch_bytes
+
+    @property
+    def loop_func(self) -> Func | None:
+        """The program before `tile`; None if it came as tile IR."""
+        stages = self._done("not compiled yet").run.stages
+        return stages[-2].func if len(stages) > 1 else None
+
+    def cost(self, **sizes: float) -> Report:
+        """Memory traffic, footprint and arithmetic as formulas.
+
+        Args:
+            sizes: extents by name, and run-time numbers such as a window. With all extents, costs
+                are numbers too.
+
+        Raises:
+            CompileError: not compiled yet, or a run-time number decides what is read and is not
+                given, or there is no such extent or number.
+        """
+        from tilecc.cost import report
+
+        compiled = self._done("no cost is known yet")
+        func = self._compiler.func
+        numbers = {p.name for p in func.params if not p.type.axes}
+        scalars = {n: v for n, v in sizes.items() if n in numbers}
+        extents = check_static(func, {n: int(v) for n, v in sizes.items() if n not in scalars})
+        graph = func if self._compiler.level == "graph" else None
+        return report(
+            graph,
+            self.loop_func,
+            compiled.run.func,
+            self.target,
+            {**compiled.static, **extents},
+            scalars,
+            compiled.choice,
+        )

@@ -1,0 +1,1 @@
+"""Building compiled programs and calling them: arguments, threads, scratch memory."""

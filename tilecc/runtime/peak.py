@@ -1,0 +1,84 @@
+"""The most floating point operations per second that this machine does, measured.
+
+The kernel is independent chains of fused multiply-adds in vector registers, compiled and run as
+every other kernel is: the same LLVM target, the same threads. That makes it the number to compare
+with; the table of machines holds what a data sheet says.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+import numpy as np
+
+from tilecc.ir.dtypes import F32, DType
+from tilecc.runtime.dlpack import numpy_tensor
+from tilecc.runtime.pool import POOL
+
+# Enough chains to hide the latency of an FMA (4 or 5 cycles on up to 2 units), in 16 registers.
+CHAINS = 12
+_STEPS = 4096
+_TASKS_PER_THREAD = 256
+_SECONDS = 0.25  # of samples: what else runs on the machine must leave us alone in one of them
+
+
+def fma_peak(threads: int, dtype: DType = F32) -> float:
+    """Measured FLOP/s of fused multiply-adds on `threads` threads: the best of many samples."""
+    function, lanes = _kernel(dtype)
+    tasks = _TASKS_PER_THREAD * threads
+    data = np.zeros((tasks, 2 + CHAINS, lanes), dtype.numpy)
+    data[:, 0] = 1  # x and y of a = a * x + y: nothing grows, nothing gets subnormal
+    tensor = numpy_tensor(data, dtype)
+    operations = 2 * CHAINS * lanes * _STEPS * tasks
+    best = 0.0
+    stop = time.perf_counter() + _SECONDS
+    while (start := time.perf_counter()) < stop:
+        POOL.run(lambda begin, end: function(tensor, begin, end), tasks, threads)
+        best = max(best, operations / (time.perf_counter() - start))
+    return best
+
+
+@functools.cache
+def _kernel(dtype: DType) -> tuple[Any, int]:
+    """The compiled function (data, begin, end), and how many lanes its vectors have."""
+    import tvm
+    from tvm import tirx
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.tirx.script.builder import ir as T
+
+    from tilecc.host import host
+    from tilecc.runtime.build import llvm_target
+
+    target = host()
+    lanes = target.lanes(dtype.name)
+    name = dtype.numpy.name
+    with IRBuilder() as ib, T.prim_func(s_tir=True):
+        T.func_name("peak")
+        T.func_attr({"tirx.noalias": True, "global_symbol": "peak"})
+        handle = T.arg("data", T.handle())
+        begin, end = T.arg("begin", T.int64()), T.arg("end", T.int64())
+        shape = (tirx.Var("tasks", "int64"), 2 + CHAINS, lanes)
+        data = T.match_buffer(handle, shape, name, align=dtype.bytes)
+        with T.serial(0, end - begin) as t:
+            task = begin + t
+            acc = T.alloc_buffer((CHAINS * lanes,), name, scope="local")
+
+            def vector(row: int, task: Any = task) -> Any:
+                return tirx.BufferLoad(data, [task, row, tirx.Ramp(0, 1, lanes)])
+
+            x, y = T.bind(vector(0)), T.bind(vector(1))
+            places = [tirx.Ramp(c * lanes, 1, lanes) for c in range(CHAINS)]
+            for c, place in enumerate(places):
+                T.buffer_store(acc, vector(2 + c), [place])
+            with T.serial(0, _STEPS):
+                for place in places:
+                    T.buffer_store(acc, tirx.BufferLoad(acc, [place]) * x + y, [place])
+            for c, place in enumerate(places):
+                value = tirx.BufferLoad(acc, [place])
+                T.buffer_store(data, value, [task, 2 + c, tirx.Ramp(0, 1, lanes)])
+    built = tirx.build(
+        tvm.IRModule({"peak": ib.get()}), target=tvm.target.Target(llvm_target(target))
+    )
+    return built["peak"], lanes
