@@ -1,0 +1,7 @@
+"""`python -m tilecc`: the command line."""
+
+import sys
+
+from tilecc.cli import main
+
+sys.exit(main())

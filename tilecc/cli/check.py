@@ -1,0 +1,225 @@
+"""Seeded random inputs, and a comparison of a kernel's outputs with the graph in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilecc.cost.arithmetic import ELEMENTARY
+from tilecc.ir.core import Axis, Cloner, Func, TensorType, Value
+from tilecc.ir.expr import Call, Const, Expr, Index, transform, walk
+from tilecc.ir.interp import interpret
+from tilecc.ir.interp_expr import integer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# The tolerance is c * eps * max(1, largest finite logit or output), eps and c being those
+# of the output's type. Types below 32 bits compute in f32: their own rounding is nearly all.
+FACTOR, NARROW_FACTOR = 32, 1
+# What the reference may hold at once, in elements of its largest tensor; and a sample's rows.
+ELEMENTS = 1 << 22
+ROWS = 64
+
+
+@dataclass(frozen=True)
+class Check:
+    """The largest error found, what is allowed, and how many output elements were compared."""
+
+    error: float
+    tolerance: float
+    compared: int
+    total: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether the error is within the tolerance."""
+        return bool(self.error <= self.tolerance)
+
+
+def random_inputs(
+    func: Func, sizes: Mapping[str, int], scalars: Mapping[str, float], seed: int = 0
+) -> dict[str, Any]:
+    """An argument for each parameter: normal floats, integers 0 and 1, and the given numbers."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Any] = {}
+    for p in func.params:
+        t = p.type.dtype
+        if not p.type.axes:
+            found[p.name] = scalars[p.name]
+            continue
+        shape = [integer(a.extent, sizes) for a in p.type.axes]
+        if t.kind == "float":
+            found[p.name] = rng.standard_normal(shape, dtype=np.float32).astype(t.numpy)
+        else:
+            found[p.name] = rng.integers(0, 2, shape).astype(t.numpy)
+    return found
+
+
+def compare(
+    func: Func, sizes: Mapping[str, int], inputs: Mapping[str, Any], outputs: tuple[Any, ...]
+) -> Check:
+    """Compare `outputs` with the float64 interpretation of `func` (graph IR) on `inputs`.
+
+    Where that would be too large, some rows of the parallel axes stand for all.
+    """
+    error = tolerance = 0.0
+    compared = 0
+    for ranges in _samples(func, sizes):
+        part = _restrict(func, ranges)
+        arrays = {
+            p.name: _cut(inputs[p.name], p.type, ranges) if p.type.axes else inputs[p.name]
+            for p in func.params
+        }
+        all_wanted = interpret(_with_logits(part), arrays, exact=True, extents=dict(sizes))
+        scale = max(map(_magnitude, all_wanted))
+        for v, want, out in zip(func.returns, all_wanted, outputs, strict=False):
+            have = _cut(np.asarray(out), v.type, ranges).astype(np.float64)
+            compared += have.size
+            error = max(error, _largest(have, want))
+            tolerance = max(tolerance, _tolerance(v.type, scale))
+    return Check(error, tolerance, compared, sum(np.asarray(o).size for o in outputs))
+
+
+def _largest(have: NDArray[Any], want: NDArray[Any]) -> float:
+    """The largest difference; infinite where one is NaN or infinite and the other is not so."""
+    same = (have == want) | (np.isnan(have) & np.isnan(want))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0.0, np.abs(have - want))
+    return float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max(initial=0.0))
+
+
+def _tolerance(t: TensorType, scale: float) -> float:
+    from ml_dtypes import finfo
+
+    if t.dtype.kind != "float":
+        return 0.0
+    eps = float(finfo(t.dtype.numpy).eps)  # type: ignore[no-untyped-call]
+    return (FACTOR if t.dtype.bits >= 32 else NARROW_FACTOR) * eps * scale
+
+
+def _magnitude(x: NDArray[Any]) -> float:
+    """The largest finite absolute value, at least 1."""
+    if x.dtype.kind != "f":
+        return 1.0
+    return float(np.abs(x[np.isfinite(x)]).max(initial=1.0))
+
+
+def _with_logits(func: Func) -> Func:
+    """The graph with what it exponentiates as further outputs; other IR as it is.
+
+    The relative error of an exponential is the absolute error of its argument.
+    """
+    if func.level != "graph":
+        return func
+    logits: list[Value] = []
+    for op in func.body.ops:
+        elementary = op.name == "map" and any(
+            isinstance(e, Call) and e.fn in ELEMENTARY for e in walk(op.expr)
+        )
+        if elementary or op.name in ("softmax", "logsumexp"):
+            logits += [v for v in op.operands if v.owner is not None and v.owner.name != "at"]
+    cloner = Cloner()
+    out = cloner.func(func)
+    out.body.terminator.operands += [cloner.value(v) for v in dict.fromkeys(logits)]
+    return out
+
+
+def _samples(func: Func, sizes: Mapping[str, int]) -> Iterator[dict[str, tuple[int, int]]]:
+    """Ranges (first, count) of parallel axes that together stand for the whole."""
+    extents = {
+        a.name: integer(a.extent, sizes)
+        for v in [*func.params, *_values(func)]
+        for a in v.type.axes
+    }
+    counts: dict[str, int] = {}
+    for axis in sorted(_independent(func), key=lambda a: -extents[a]):
+        if _most(func, extents | counts) > ELEMENTS:
+            counts[axis] = min(1 if counts else ROWS, extents[axis])
+    if not counts:
+        yield {}
+        return
+    rng = np.random.default_rng(0)
+    last = {a: extents[a] - n for a, n in counts.items()}
+    middle = {a: int(rng.integers(0, n + 1)) for a, n in last.items()}
+    for start in (dict.fromkeys(counts, 0), middle, last):
+        yield {a: (start[a], n) for a, n in counts.items()}
+
+
+def _most(func: Func, extents: Mapping[str, int]) -> float:
+    """The elements of the largest tensor."""
+    sizes = [np.prod([float(extents[n]) for n in v.type.names]) for v in _values(func)]
+    return float(max(sizes, default=0))
+
+
+def _values(func: Func) -> Iterator[Any]:
+    for op in func.walk():
+        yield from op.results
+
+
+def _independent(func: Func) -> list[str]:
+    """Axes along which an output's rows depend on the same rows of inputs alone."""
+    outputs = func.returns
+    bad = {a for op in func.walk() for a in op.attrs.get("over", ())}
+    for op in func.walk():
+        if op.name == "at":  # what it replaces is read anywhere
+            bad |= set(op.operands[0].type.names) - set(op.result.type.names)
+            bad |= {a for a, _ in _replaced(op.attrs)}
+    return [
+        n for n in outputs[0].type.names if n not in bad and all(v.type.has(n) for v in outputs)
+    ]
+
+
+def _replaced(attrs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The axes that an `at` replaces, with their expressions."""
+    found = attrs.get("coords", ())
+    return list(found.items()) if isinstance(found, Mapping) else list(found)
+
+
+def _cut(x: NDArray[Any], t: TensorType, ranges: Mapping[str, tuple[int, int]]) -> NDArray[Any]:
+    whole = (0, None)
+    slices = []
+    for n in t.names:
+        start, count = ranges.get(n, whole)
+        slices.append(slice(start, None if count is None else start + count))
+    return x[tuple(slices)]
+
+
+class _Restriction(Cloner):
+    """Copies a graph with some axes cut to a range; their coordinates stay what they were."""
+
+    def __init__(self, ranges: Mapping[str, tuple[int, int]]) -> None:
+        super().__init__()
+        self.ranges = ranges
+
+    def type(self, t: TensorType) -> TensorType:
+        return replace(t, axes=tuple(self._axis(a) for a in t.axes))
+
+    def _axis(self, a: Axis) -> Axis:
+        return Axis(a.name, Const(self.ranges[a.name][1])) if a.name in self.ranges else a
+
+    def attr(self, a: Any) -> Any:
+        if isinstance(a, Expr):
+            return transform(a, self._shift)
+        if isinstance(a, TensorType):
+            return self.type(a)
+        if isinstance(a, Axis):
+            return self._axis(a)
+        if isinstance(a, tuple):
+            return tuple(self.attr(x) for x in a)
+        if isinstance(a, dict):
+            return {k: self.attr(x) for k, x in a.items()}
+        return a
+
+    def _shift(self, e: Expr) -> Expr | None:
+        if isinstance(e, Index) and e.axis in self.ranges:
+            start = self.ranges[e.axis][0]
+            return Call("add", (e, Const(start))) if start else None
+        return None
+
+
+def _restrict(func: Func, ranges: Mapping[str, tuple[int, int]]) -> Func:
+    return _Restriction(ranges).func(func) if ranges else func

@@ -1,0 +1,128 @@
+"""`tilecc cost`: memory traffic, footprint, arithmetic and the choice of tile sizes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tilecc.cli import options
+
+if TYPE_CHECKING:
+    from tilecc.cli.program import Sized
+    from tilecc.cost import Report
+    from tilecc.kernel import Kernel
+
+_FEW = 4  # so many tiles that fit are all listed
+
+
+@click.command("cost")
+@options.program
+@options.shared(options.target, options.dtype, options.shape, options.tile, options.scalars)
+@options.as_json
+def command(
+    file: str,
+    target: str,
+    dtype: str,
+    shape: dict[str, int],
+    tile: Any,
+    scalars: dict[str, float],
+    as_json: bool,
+) -> None:
+    """Print what a spec moves, holds and computes, unfused and fused, as formulas and numbers.
+
+    \b
+    Examples:
+      tilecc cost examples/attention.py --shape N=1024,D=64 --dtype float16 --target a100
+      tilecc cost examples/attention.py --shape N=8,D=4 --dtype float16 --target canvas --tile 4
+    """
+    from tilecc.cli.program import load_program
+
+    with options.progress(f"compiling {file}"):
+        program = load_program(file, target, dtype, shape, tile)
+        kernel = program.kernel(build=False)
+        report = costs(kernel, program, program.scalars(scalars))
+        text = json.dumps(report.to_json(), indent=2) if as_json else ""
+    if as_json:
+        click.echo(text)
+        return
+    show(report, program)
+
+
+def costs(kernel: Kernel, program: Sized, scalars: Mapping[str, float]) -> Report:
+    """The cost model's report for the program's sizes."""
+    report: Report = kernel.cost(**program.sizes, **scalars)
+    return report
+
+
+def show(report: Report, program: Sized) -> None:
+    """Print a report: traffic by tensor, tile sizes with the refused ones, arithmetic."""
+    from rich import box
+    from rich.table import Table
+
+    sizes = ", ".join(f"{n}={v}" for n, v in {**program.sizes, **report.scalars}.items())
+    defaults = "".join(f" ({n} by default)" for n in [", ".join(program.defaults)] if n)
+    click.echo(f"{report.tile_func.name} on {report.target.model}: {sizes}{defaults}")
+    head, rows = report.table()
+    table = Table(box=box.SIMPLE)
+    for name in head:
+        table.add_column(name, justify="right" if name in ("numbers", "bytes") else "left")
+    for row in rows:
+        table.add_row(*row, end_section=row[0] != "")
+    options.print_table(table)
+    for line in _lines(report):
+        click.echo(line)
+
+
+def _lines(report: Report) -> list[str]:
+    """Everything but the table of traffic."""
+    tile = ", ".join(f"{a}={n}" for a, n in report.tile.items())
+    lines = [f"tile       {tile or 'none'}", f"holds      {report.footprint_formula()} numbers"]
+    if report.need is not None:
+        lines[-1] += f": {report.need}{'' if report.need.fits else ', DOES NOT FIT'}"
+    fitting = sum(c.fits for c in report.candidates)
+    if report.candidates:
+        lines.append(f"tried      {len(report.candidates)} tiles, of which {fitting} fit")
+    for c in report.candidates:
+        if c.fits and c.tile != report.tile and fitting > _FEW:
+            continue
+        sizes = ", ".join(f"{a}={n}" for a, n in c.tile.items())
+        lines.append(f"  {sizes:15} {'fits   ' if c.fits else 'refused'} {c.reason}".rstrip())
+    work, line = report.arithmetic, report.roofline
+    if work is not None and report.intensity is not None:
+        lines.append(
+            f"computes   {work.flops:,} operations in contractions, {work.elementwise:,} on "
+            f"elements, {work.exps:,} exponentials; {report.intensity:.1f} operations a byte"
+        )
+    if line is not None and line.seconds is not None:
+        bound = f"bound by {line.bound}" if line.bound else "as far as is known"
+        lines.append(f"roofline   {_time(line.seconds)}, {bound}")
+    return lines
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def useful_flops(kernel: Kernel, program: Sized, scalars: Mapping[str, float]) -> int:
+    """Operations in contractions that no mask voids: those of the finest tiles.
+
+    Coarser tiles that a mask crosses compute more, which is no merit of theirs.
+    """
+    from tilecc.cost import report
+    from tilecc.passes.base import Remarks
+    from tilecc.passes.tile import Tile
+
+    func = kernel.loop_func
+    if func is None:
+        work = costs(kernel, program, scalars).arithmetic
+    else:
+        finest = Tile(default=1).apply(func, Remarks())
+        work = report(None, None, finest, kernel.target, program.sizes, scalars).arithmetic
+    assert work is not None, "all sizes are known"
+    return work.flops
