@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tilecc.ir.core import Op, Range, Value
-from tilecc.ir.expr import Call, Const, Expr, Index, indices
+from tilecc.ir.expr import Arg, Call, Const, Expr, Index, arg_numbers, indices, shift_args
 from tilecc.passes.tiling.scope import Operands, Scope
 
 
@@ -28,7 +28,7 @@ def load_at(scope: Scope, at: Op, ragged: Collection[str]) -> Value:
     for a in tensor.type.axes:
         if a.name in mapped:
             e = operands.adopt(mapped[a.name], sources)
-            coords.append(_range(scope.globalise(e, operands)))
+            coords.append(_named(scope, _range(scope.globalise(e, operands)), operands, a.name))
         else:
             coords.append(_coordinate(scope, a.name, operands))
     return _load(scope, at.result, coords, operands, at.result.type.names, ragged)
@@ -66,6 +66,17 @@ def _range(e: Expr) -> Range | Expr:
         if isinstance(index, Index) and not indices(base):
             return Range(base, index.axis)
     return e
+
+
+def _named(scope: Scope, c: Range | Expr, operands: Operands, axis: str) -> Range | Expr:
+    """A computed point coordinate becomes a scalar of its own: no division for each element."""
+    if isinstance(c, Range | Arg | Const) or indices(c):
+        return c
+    used = sorted(arg_numbers(c))
+    if any(operands.values[k].type.axes for k in used):
+        return c
+    e = shift_args(c, {k: Arg(n) for n, k in enumerate(used)})
+    return operands.ref(scope.scalar(e, [operands.values[k] for k in used], axis))
 
 
 def _load(
