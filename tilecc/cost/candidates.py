@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilecc.ir.core import Axis, Func, Op
 from tilecc.ir.expr import Call, Env, Expr, Index, evaluate
-from tilecc.passes.tiling.plan import kernel_axes, rows, streamed_axes
+from tilecc.passes.tiling.plan import kernel_axes, rows, streamed_axes, tiled_rows
 from tilecc.target import Target
 
 SMALL = 64  # a static extent of a row up to this is one tile
@@ -48,7 +48,7 @@ def tiles(func: Func, target: Target) -> list[dict[str, int]]:
     for kernel in kernels_of(func):
         axes = kernel_axes(kernel)
         groups |= grouped(kernel)
-        row_axes |= {a: axes[a] for a in rows(kernel)[-1:] if a not in groups}
+        row_axes |= {a: axes[a] for a in tiled_rows(kernel) if a not in groups}
         streams |= {a: axes[a] for a in streamed_axes(kernel)}
     pairs = (
         [(n, n) for n in steps.rows]

@@ -142,11 +142,10 @@ def explained(found: Sequence[Candidate], tile: Mapping[str, int]) -> tuple[Cand
 
 
 def _explained(c: Candidate, best: Candidate) -> Candidate:
-    if c is best:
-        reason = "chosen" if c.fits else f"chosen as the smallest: {c.reason}"
-        return replace(c, reason=reason)
     if not c.fits:
         return c
+    if c is best:
+        return replace(c, reason="chosen")
     if c.seconds is None or best.seconds is None:
         return replace(c, reason=f"moves {c.bytes} bytes, the chosen one {best.bytes}")
     if best.seconds * (1 - MARGIN) <= c.seconds <= best.seconds:

@@ -6,6 +6,7 @@ is loaded once for each tile of another axis is loaded more or less often in pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -224,13 +225,17 @@ def _steps_ratio(c: _Counted, tile: Mapping[str, int]) -> float:
 
 
 def _rows(c: _Counted, tile: Mapping[str, int]) -> int:
-    """Rows of a tile: what SIMD lanes or the rows of a matrix instruction run over."""
+    """Rows of a tile: what SIMD lanes or the rows of a matrix instruction run over.
+
+    Rows of different factors (those of a plain product) do not add up: lanes run over one of them.
+    """
     streams = {a for a, _ in _streams(c)}
-    rows = 1
-    for axis, size in c.kernel.tile.items():
-        if axis not in streams:
-            rows *= tile.get(axis, size)
-    return rows
+    rows = {a: tile.get(a, n) for a, n in c.kernel.tile.items() if a not in streams}
+    contractions = [op for op in c.kernel.op.body.walk() if op.name == "contract"]
+    if not contractions:
+        return math.prod(rows.values())
+    factors = [v for op in contractions for v in op.operands[: -1 if op.attrs.get("acc") else None]]
+    return max(math.prod(n for a, n in rows.items() if v.type.has(a)) for v in factors)
 
 
 def _carried(c: _Counted, tile: Mapping[str, int]) -> int:

@@ -86,11 +86,10 @@ class _Graph:
                 if v.owner is not None and v.owner.name != "at":
                     self.dag.add_edge(v.owner, op)
 
-    def inputs(self, op: Op) -> list[Value]:
-        """Tensors that `op` reads, those behind its access maps included."""
-        out: list[Value] = []
+    def inputs(self, op: Op, *, direct: bool = True) -> list[Value]:
+        """Tensors that `op` reads: itself (if `direct`), and through access maps."""
+        out: list[Value] = list(op.operands) if direct else []
         for v in op.operands:
-            out.append(v)
             if v.owner is not None and v.owner.name == "at":
                 out += self.inputs(v.owner)
         return out
@@ -108,8 +107,8 @@ class _Graph:
         ops = sorted(group, key=self.order.__getitem__)
         inside = {op.result for op in ops}
         for op in ops:
-            for v in self.inputs(op):
-                if v in inside and v in self.through_view and v not in op.operands:
+            for v in self.inputs(op, direct=False):
+                if v in inside:
                     return Refusal("its result is read through an access map", op.loc)
         return assign_roles(ops, self.outputs(group))
 
@@ -130,7 +129,7 @@ def _traffic(graph: _Graph, group: frozenset[Op], roles: Roles) -> float:
     """Bytes that the kernel moves: outputs once, an input again for each tile of axes it lacks."""
     inside = {op.result for op in group}
     read: dict[Value, None] = {}
-    for op in group:
+    for op in sorted(group, key=graph.order.__getitem__):
         for v in op.operands:
             if v not in inside:
                 read[v] = None

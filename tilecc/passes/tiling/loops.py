@@ -11,15 +11,7 @@ from dataclasses import dataclass
 
 from tilecc.analysis import affine
 from tilecc.ir.core import Op, Value
-from tilecc.ir.expr import (
-    Call,
-    Const,
-    Expr,
-    add,
-    call,
-    ceildiv,
-    mul,
-)
+from tilecc.ir.expr import Call, Const, Expr, add, call, ceildiv, mul, transform
 from tilecc.passes.tiling.scope import Operands, Scope
 
 ALWAYS = Const(True)
@@ -78,9 +70,23 @@ def is_hull(scope: Scope, stream: Op) -> bool:
 
 
 def _floordiv(e: Expr, size: int) -> Expr:
-    if isinstance(e, Const):
-        return Const(int(e.value) // size)
-    return e if size == 1 else Call("floordiv", (e, Const(size)))
+    return _readable(affine.simplify(call("floordiv", e, Const(size))))
+
+
+def _ceildiv(e: Expr, size: int) -> Expr:
+    return _readable(affine.simplify(ceildiv(e, size)))
+
+
+def _readable(e: Expr) -> Expr:
+    """(x + 63) // 64 written as ceildiv(x, 64), the way the grid is."""
+
+    def f(n: Expr) -> Expr | None:
+        match n:
+            case Call("floordiv", (Call("add", (x, Const(rest))), Const(size))) if rest == size - 1:
+                return ceildiv(x, int(size))
+        return None
+
+    return transform(e, f)
 
 
 def segments(scope: Scope, stream: Op) -> list[Segment]:
@@ -101,8 +107,7 @@ def segments(scope: Scope, stream: Op) -> list[Segment]:
     else:
         live = affine.live_bounds(where, axis, ranges, extent)
         full = affine.full_bounds(where, axis, ranges, extent)
-    lo = _floordiv(live[0], size)
-    hi = ceildiv(live[1], size)
+    lo, hi = _floordiv(live[0], size), _ceildiv(live[1], size)
 
     def scalar(e: Expr, name: str) -> Value:
         return scope.scalar(e, operands.values, name)
@@ -114,8 +119,9 @@ def segments(scope: Scope, stream: Op) -> list[Segment]:
             return [Segment(start, end, False)]
         split = scalar(_floordiv(extent, size), f"{axis}_split")
         return [Segment(start, split, False), Segment(split, end, True)]
-    first = call("minimum", call("maximum", ceildiv(full[0], size), s), call("maximum", t, s))
-    leading = full[0] != Const(0)
+    inner = _ceildiv(full[0], size)
+    first = call("minimum", call("maximum", inner, s), call("maximum", t, s))
+    leading = inner != Const(0)
     begin = scalar(first, f"{axis}_full") if leading else start
     f = operands.ref(begin)
     last = call("maximum", call("minimum", _floordiv(full[1], size), t), f)
@@ -134,7 +140,7 @@ def hull(scope: Scope, stream: Op) -> Hull:
     lo, hi = affine.live_bounds(where, axis, _ranges(scope, axis, operands), extent)
     return Hull(
         scope.scalar(_floordiv(lo, size), operands.values, f"{axis}_start"),
-        scope.scalar(ceildiv(hi, size), operands.values, f"{axis}_end"),
+        scope.scalar(_ceildiv(hi, size), operands.values, f"{axis}_end"),
     )
 
 

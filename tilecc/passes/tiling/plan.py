@@ -61,9 +61,27 @@ def rows(kernel: Op) -> tuple[str, ...]:
     return tuple(lacking)
 
 
+def tiled_rows(kernel: Op) -> tuple[str, ...]:
+    """Of the rows that the same factors have, the last: each such tile lets the others be shared.
+
+    Attention has one (the queries); a plain product has two, one a factor.
+    """
+    last: dict[frozenset[tuple[int, int]], str] = {}
+    contractions = [op for op in kernel.body.walk() if op.name == "contract"]
+    for a in rows(kernel):
+        factors = frozenset(
+            (n, m)
+            for n, op in enumerate(contractions)
+            for m, v in enumerate(op.operands)
+            if v.type.has(a)
+        )
+        last[factors] = a
+    return tuple(last.values())
+
+
 def tiled_axes(kernel: Op) -> tuple[str, ...]:
-    """The axes whose tile size is a choice: the last of the rows, and the streamed ones."""
-    return (*rows(kernel)[-1:], *streamed_axes(kernel))
+    """The axes whose tile size is a choice: rows, and the streamed axes."""
+    return (*tiled_rows(kernel), *streamed_axes(kernel))
 
 
 def plan_tiles(

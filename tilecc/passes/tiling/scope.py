@@ -111,7 +111,9 @@ class Scope:
 
     def scalar(self, e: Expr, operands: Sequence[Value], name: str) -> Value:
         """An i64 scalar; loop bounds are computed once and named."""
-        return self.map(e, operands, TensorType(I64), name)
+        used = sorted(arg_numbers(e))
+        e = shift_args(e, {k: Arg(n) for n, k in enumerate(used)})
+        return self.map(e, [operands[k] for k in used], TensorType(I64), name)
 
     def once(self, key: tuple[object, ...], op: Op) -> Value:
         """The result of `op`, which is added unless the same key was before."""
@@ -133,7 +135,7 @@ def _exact_floordiv(n: Call, plan: Mapping[str, AxisPlan]) -> Expr | None:
         return None
     # The tile starts at a multiple of its size and does not cross a multiple of the divisor.
     ratio = int(bottom.value) // size
-    if isinstance(base, Const):
+    if isinstance(base, Const) and int(base.value) % size == 0:
         return Const(int(base.value) // int(bottom.value))
     if isinstance(base, Call) and base.fn == "mul" and base.args[1] == Const(size):
         tile = base.args[0]
