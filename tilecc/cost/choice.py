@@ -19,7 +19,7 @@ from tilecc.target import Target
 
 # A tile is not preferred to a smaller one for less than this fraction of the time: predictions are
 # no better, and a smaller tile leaves more of the cache and more programs to share out.
-MARGIN = 0.05
+MARGIN = 0.045
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,12 @@ NOMINAL_COUNT = 8
 
 # On a CPU: multiply-adds in flight that keep both units busy (12 to 24 registers of sums measure
 # alike), operations on each carried number for each tile of a streamed axis (load, rescale, store,
-# fill the pipeline again), bytes a clock that come from L2, and the clock of a machine whose is
-# unknown.
+# fill the pipeline again), bytes a clock that come from L2, operations to convert or pack a number
+# of fewer than 32 bits, and the clock of a machine whose is unknown.
 SUMS_IN_FLIGHT = 12
 CARRY_OPERATIONS = 8
 L2_BYTES_A_CLOCK = 32
+CONVERT_OPERATIONS = 6
 CLOCK = 3e9
 REGISTER_ROWS, REGISTER_COLUMNS = 4, 4
 
@@ -113,7 +114,9 @@ class Predictor:
         # With few rows nothing is used again, and what streams past comes from DRAM at best.
         over = max(0.0, 1 - _l1(self.target) / held) if held and not few else 0.0
         refills = steps * 2 * over * streamed / (L2_BYTES_A_CLOCK * self.clock_rate)
-        return (contractions + rescaling + elementary + refills) * self._idle(c, tile)
+        converting = steps * _narrow(c, tile) * CONVERT_OPERATIONS / (self.peak / 2)
+        busy = contractions + rescaling + elementary + refills + converting
+        return busy * self._idle(c, tile)
 
     def _gpu(self, c: _Counted, tile: Mapping[str, int], moved: int) -> float:
         """Contractions, with what each tile of a streamed axis costs to start; or L2."""
@@ -258,6 +261,17 @@ def _streamed(c: _Counted, tile: Mapping[str, int]) -> int:
                 key = (w.name, w.operands[0].name if w.name == "load" else "", *t.names)
                 found[key] = _numbers(t.axes, tile) * t.dtype.bytes
     return sum(found.values())
+
+
+def _narrow(c: _Counted, tile: Mapping[str, int]) -> int:
+    """Numbers that each step loads and converts, or packs for a dot instruction."""
+    streams = {a for a, _ in _streams(c)}
+    loads = {
+        (w.operands[0], w.result.type.axes): w.result.type
+        for w in c.kernel.op.body.walk()
+        if w.name == "load" and streams & set(w.result.type.names)
+    }
+    return sum(_numbers(t.axes, tile) for t in loads.values() if t.dtype.bits < F32.bits)
 
 
 def _numbers(axes: Sequence[Axis], tile: Mapping[str, int]) -> int:
