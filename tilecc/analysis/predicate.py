@@ -281,14 +281,29 @@ def to_expr(p: Pred, first: str = "") -> Expr:
             exprs = [compare(q.form, first, "eq") for q in once]
             return every(*exprs, *(to_expr(q, first) for q in parts if q not in equal))
         case Disj(parts):
-            return some(*(to_expr(q, first) for q in parts))
+            rest = list(parts)
+            exprs = []
+            while rest:
+                q = rest.pop(0)
+                other = next((x for x in rest if _apart(q, x)), None)
+                if other is None or not isinstance(q, Atom):
+                    exprs.append(to_expr(q, first))
+                else:
+                    rest.remove(other)
+                    exprs.append(compare(q.form + 1, first, "ne"))
+            return some(*exprs)
     raise TypeError(f"not a predicate: {p!r}")
 
 
+def _apart(p: Pred, q: Pred) -> bool:
+    """Whether `p | q` leaves out a single number: f > n or f < n."""
+    return isinstance(p, Atom) and isinstance(q, Atom) and p.form + q.form == Linear((), -2)
+
+
 def compare(form: Linear, first: str = "", fn: str = "ge") -> Expr:
-    """`form >= 0` (or == 0) as a comparison of sums without negative terms, constants folded."""
+    """`form >= 0` (or == 0, != 0) as a comparison of sums without negative terms, constants folded."""
     if not form.terms:
-        return Const(form.const >= 0 if fn == "ge" else form.const == 0)
+        return Const({"ge": form.const >= 0, "eq": form.const == 0, "ne": form.const != 0}[fn])
     lead = [(s, c) for s, c in form.terms if first and first in axes_of(s)]
     if (lead[0][1] if lead else max(c for _, c in form.terms)) < 0:
         form = -form

@@ -2,8 +2,9 @@
 
 - A **streamed** axis is reduced last: no reduction over another axis consumes what was reduced over
   it. Its extent stays symbolic and the kernel walks it tile by tile.
-- A **parallel** axis is in every output, and every contraction of the kernel has it: kernels over
-  different tiles of it repeat no arithmetic. (A mere reduction may lack it; that is repeated.)
+- A **parallel** axis is in every output, nothing is reduced over it, and every contraction of the
+  kernel has it: kernels over different tiles of it repeat no arithmetic. (A mere reduction may lack
+  it; that is repeated.)
 - Every other axis is **inner**: a tile holds the whole of it, so its extent must become static.
   That is what a head dimension is.
 """
@@ -52,13 +53,15 @@ def assign_roles(ops: Sequence[Op], outputs: Sequence[Value]) -> Roles | Refusal
     if isinstance(streamed, Refusal):
         return streamed
     for op in ops:
-        both = [a for a in streamed if op.result.type.has(a)]
+        seen = [*op.operands, *op.results]
+        both = [a for a in streamed if any(v.type.has(a) for v in seen)]
         if len(both) > 1:
-            return Refusal(f"a tensor over two streamed axes ({' and '.join(both)})", op.loc)
+            return Refusal(f"a tile would be over two streamed axes ({' and '.join(both)})", op.loc)
+    reduced = {a for op in reductions(ops) for a in op.over}
     common = [
         a
         for a in _in_order(outputs)
-        if a not in streamed and all(o.type.has(a) for o in outputs)
+        if a not in reduced and all(o.type.has(a) for o in outputs)
     ]
     contractions = [op for op in ops if op.name == "contract"]
     parallel = tuple(

@@ -27,15 +27,16 @@ from tilecc.ir.expr import (
     Old,
     shift_args,
 )
-from tilecc.ir.ops import REDUCERS
+from tilecc.ir.ops import OPS, REDUCERS
 
 _TOKEN = re.compile(
-    r"(?P<number>\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+(?:[eE][+-]?\d+)?)"
+    r"(?P<number>\d+\.(?!\.)\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+(?:[eE][+-]?\d+)?)"
     r"|(?P<value>%\w+)|(?P<symbol>@\w+)|(?P<word>[A-Za-z_]\w*)"
     r"|(?P<op>:\+|\.\.|//|==|!=|<=|>=|[-+*/%<>&|^~()\[\]{},:=])"
 )
 _COMMENT = re.compile(r"#\s*(.*):(\d+)\s*$")
 _SPACES = ("sram", "reg")
+_DIGITS = 400  # more than any number of an element type has
 _LITERALS = {"inf": float("inf"), "nan": float("nan"), "true": True, "false": False}
 
 
@@ -52,7 +53,11 @@ def parse_ir(text: str, filename: str = "<ir>") -> Func:
     Raises:
         IRError: the text is not IR; names `filename`, the line, and what was expected there.
     """
-    return _Parser(text, filename).func()
+    parser = _Parser(text, filename)
+    try:
+        return parser.func()
+    except RecursionError:
+        parser.fail("nested too deeply")
 
 
 class _Parser:
@@ -91,6 +96,11 @@ class _Parser:
         line = line or self.peek.line
         source = self.lines[line - 1].strip() if line <= len(self.lines) else ""
         raise IRError(Diagnostic(message, Loc(self.filename, line), f"in: {source}"))
+
+    @property
+    def last(self) -> int:
+        """The line of what was read last: an error that it shows is there, not on the next line."""
+        return self.tokens[max(self.pos - 1, 0)].line
 
     @property
     def peek(self) -> _Token:
@@ -160,7 +170,7 @@ class _Parser:
     def dtype(self) -> DType:
         name = self.word("an element type")
         if name not in DTYPES:
-            self.fail(f"unknown element type {name!r}; known are {', '.join(DTYPES)}")
+            self.fail(f"unknown element type {name!r}; known are {', '.join(DTYPES)}", self.last)
         return DTYPES[name]
 
     def type(self) -> TensorType:
@@ -176,7 +186,8 @@ class _Parser:
         if self.accept(":"):
             self.extents[name] = self.atom()
         elif name not in self.extents:
-            self.fail(f"axis {name} has no extent yet: write {name}:EXTENT at its first mention")
+            message = f"axis {name} has no extent yet: write {name}:EXTENT at its first mention"
+            self.fail(message, self.last)
         return Axis(name, self.extents[name])
 
     # expressions: precedence climbing over the table of infix functions
@@ -209,8 +220,7 @@ class _Parser:
             self.expect(")")
             return e
         if token.kind == "number":
-            self.next()
-            return Const(int(token.text) if token.text.isdigit() else float(token.text))
+            return Const(self.number())
         if token.kind == "value":
             return Arg(self.read(self.value()))
         name = self.word("an expression")
@@ -219,6 +229,13 @@ class _Parser:
         if name == "acc":
             return Acc()
         return self.application(name) if self.accept("(") else Extent(name)
+
+    def number(self) -> int | float:
+        text = self.peek.text
+        if len(text) > _DIGITS:
+            self.fail(f"a number of {len(text)} digits")
+        self.next()
+        return int(text) if text.isdigit() else float(text)
 
     def application(self, name: str) -> Expr:
         if name == "index":
@@ -236,11 +253,12 @@ class _Parser:
             self.expect(")")
             return Cast(arg, to)
         if name not in FUNCTIONS:
-            self.fail(f"unknown function {name!r}")
+            self.fail(f"unknown function {name!r}", self.last)
         args: list[Expr] = []
         self.commas(lambda: args.append(self.expr()), ")")
         if len(args) != FUNCTIONS[name].arity:
-            self.fail(f"{name} takes {FUNCTIONS[name].arity} arguments, not {len(args)}")
+            wanted = FUNCTIONS[name].arity
+            self.fail(f"{name} takes {wanted} arguments, not {len(args)}", self.last)
         return Call(name, tuple(args))
 
     def read(self, v: Value) -> int:
@@ -286,11 +304,10 @@ class _Parser:
             self.commas(lambda: results.append(self.next()))
             self.expect("=")
         name = self.word("an operation")
-        rule = getattr(self, f"_{name}", None)
-        if rule is None or name.startswith("_"):
+        if name not in OPS:
             self.fail(f"unknown operation {name!r}", line)
         self.reads = []
-        op: Op = rule()
+        op: Op = getattr(self, f"_{name}")()
         op.loc = self.locs.get(line)
         if len(results) != len(op.results):
             self.fail(f"{name} has {len(op.results)} results, not {len(results)}", line)
@@ -316,7 +333,7 @@ class _Parser:
     def reducer(self) -> str:
         kind = self.word("a reducer")
         if kind not in REDUCERS:
-            self.fail(f"unknown reducer {kind!r}; known are {', '.join(REDUCERS)}")
+            self.fail(f"unknown reducer {kind!r}; known are {', '.join(REDUCERS)}", self.last)
         return kind
 
     def _reduce(self) -> Op:
@@ -359,7 +376,7 @@ class _Parser:
             return self.tiled_kernel()
         over = self.names() if self.accept("over") else ()
         body = self.block([])
-        types = [v.type for v in body.terminator.operands]
+        types = [v.type for v in self.yielded(body)]
         return Op("kernel", [], types, {"over": over}, [body])
 
     def tiled_kernel(self) -> Op:
@@ -376,10 +393,9 @@ class _Parser:
         def bound() -> None:
             axis = self.word("an axis")
             self.expect("=")
-            size = self.atom()
-            if not isinstance(size, Const):
-                self.fail(f"the tile of {axis} must be a number")
-            tile.append((axis, int(size.value)))
+            if not self.peek.text.isdigit():
+                self.fail(f"the tile of {axis} must be a whole number, not {self.peek.text!r}")
+            tile.append((axis, int(self.number())))
 
         outer = dict(self.values)
         self.expect("(")
@@ -405,7 +421,7 @@ class _Parser:
 
     def yielded(self, body: Block) -> list[Value]:
         if not body.ops or body.terminator.name != "yield":
-            self.fail("this region must end in yield", self.tokens[self.pos - 1].line)
+            self.fail("this region must end in yield", self.last)
         return body.terminator.operands
 
     def _update(self) -> Op:
@@ -474,7 +490,8 @@ class _Parser:
         then = self.block([])
         self.expect("else")
         other = self.block([])
-        types = [v.type for v in self.yielded(then)]
+        ends = bool(then.ops) and then.terminator.name == "yield"  # may be absent: no results
+        types = [v.type for v in then.terminator.operands] if ends else []
         return Op("if", operands, types, {"cond": cond}, [then, other])
 
     def _yield(self) -> Op:

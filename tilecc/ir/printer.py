@@ -68,7 +68,7 @@ def _expr(e: Expr, name) -> tuple[str, int]:  # type: ignore[no-untyped-def]
 def _const(value: bool | int | float) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return repr(value)
+    return repr(float(value) if isinstance(value, float) else value)  # numpy's print their type
 
 
 def _call(infix: str, fn: str, args: tuple[Expr, ...], name) -> tuple[str, int]:  # type: ignore[no-untyped-def]

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import networkx as nx
 
-from tilecc.analysis.roles import Refusal, Roles, assign_roles
+from tilecc.analysis.roles import Refusal, Roles, assign_roles, reductions
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Block, Builder, Cloner, Func, Op, TensorType, Value, uses
 from tilecc.ir.expr import Arg, Const, Env, evaluate
@@ -25,9 +25,10 @@ _NOMINAL_TILE = 64
 class Fuse:
     """Group a graph into kernels with parallel and streamed axes.
 
-    Groups grow along the edges of the graph, largest intermediate tensor first, as long as the
-    group stays convex (no path leaves and comes back), its axes have roles (analysis.roles) and the
-    HBM traffic falls. In a kernel the streamed axis is walked once for each level of dependence
+    Groups grow along the edges of the graph, costliest intermediate tensor first, as long as the
+    group's axes have roles (analysis.roles), the HBM traffic falls, and no group in it loses its
+    stream or its parallel axes. A group is convex: what lies on a path between two of its parts is
+    merged with them. In a kernel the streamed axis is walked once for each level of dependence
     among the reductions over it.
 
         %s = contract %q, %k over d          %o = kernel over b, h, i {
@@ -40,25 +41,35 @@ class Fuse:
     name: ClassVar[str] = "fuse"
 
     def apply(self, func: Func, remarks: Remarks) -> Func:
-        func = _materialise_returns(func)
+        func = _materialise(func)
         graph = _Graph(func)
         groups = _grow(graph, remarks)
         return _emit(func, graph, groups)
 
 
-def _materialise_returns(func: Func) -> Func:
-    """Give every returned parameter or view an operation of its own, which a kernel can store."""
-    out = Cloner().func(func)
-    ret = out.body.ops.pop()
-    b = Builder(out.body, ret.loc)
+def _materialise(func: Func) -> Func:
+    """Give every returned parameter or view, and every view of a view, an operation to compute it."""
+    cloner = Cloner()
+    out = Func(func.name, [cloner.fresh(p) for p in func.params], Block(), func.attrs, func.loc)
+    b = Builder(out.body)
+
+    def copied(v: Value, op: Op) -> Value:
+        return b.op("map", [v], [v.type], names=[v.name], loc=op.loc, expr=Arg(0)).result
+
+    for op in func.body.ops[:-1]:
+        new = cloner.op(op)
+        source = new.operands[0].owner if new.name == "at" else None
+        if source is not None and source.name == "at":
+            new.operands[0] = copied(new.operands[0], op)
+        b.add(new)
+    ret = func.body.terminator
     seen: set[Value] = set()
     operands = []
-    for v in ret.operands:
-        if v.owner is None or v.owner.name == "at" or v in seen:
-            v = b.op("map", [v], [v.type], names=[v.name], loc=ret.loc, expr=Arg(0)).result
+    for v in map(cloner.value, ret.operands):
+        stored = v.owner is not None and v.owner.name != "at" and v not in seen
         seen.add(v)
-        operands.append(v)
-    b.op("return", operands)
+        operands.append(v if stored else copied(v, ret))
+    b.op("return", operands, loc=ret.loc)
     return out
 
 
@@ -70,7 +81,9 @@ class _Graph:
         self.nodes = [op for op in func.body.ops if op.name not in ("at", "return")]
         for op in self.nodes:
             if op.name in ("softmax", "logsumexp"):
-                raise CompileError(Diagnostic(f"{op.name} is still whole: run simplify first", op.loc))
+                raise CompileError(
+                    Diagnostic(f"{op.name} is still whole: run simplify first", op.loc)
+                )
             if op.name not in ("contract", "map", "reduce"):
                 raise CompileError(Diagnostic(f"{op.name} cannot be fused again", op.loc))
         self.uses = uses(func.body)
@@ -113,11 +126,11 @@ class _Graph:
         return assign_roles(ops, self.outputs(group))
 
 
-def _size(t: TensorType, roles: Roles) -> float:
+def _size(t: TensorType, static: frozenset[str] = frozenset()) -> float:
     """Elements of a tensor at the nominal sizes."""
 
     def extent(name: str) -> int:
-        return _NOMINAL_STATIC if name in roles.static else _NOMINAL_EXTENT
+        return _NOMINAL_STATIC if name in static else _NOMINAL_EXTENT
 
     size = 1.0
     for a in t.axes:
@@ -125,8 +138,11 @@ def _size(t: TensorType, roles: Roles) -> float:
     return size
 
 
-def _traffic(graph: _Graph, group: frozenset[Op], roles: Roles) -> float:
-    """Bytes that the kernel moves: outputs once, an input again for each tile of axes it lacks."""
+def _traffic(graph: _Graph, group: frozenset[Op], roles: Roles, static: frozenset[str]) -> float:
+    """Bytes that the kernel moves: outputs once, an input again for each tile of axes it lacks.
+
+    `static` are the extents taken to be small.
+    """
     inside = {op.result for op in group}
     read: dict[Value, None] = {}
     for op in sorted(group, key=graph.order.__getitem__):
@@ -145,8 +161,8 @@ def _traffic(graph: _Graph, group: frozenset[Op], roles: Roles) -> float:
                 again *= (
                     float(extent.value) if isinstance(extent, Const) else _NOMINAL_EXTENT
                 ) / _NOMINAL_TILE
-        total += _size(v.type, roles) * v.type.dtype.bytes * max(again, 1.0)
-    return total + sum(_size(v.type, roles) * v.type.dtype.bytes for v in outputs)
+        total += _size(v.type, static) * v.type.dtype.bytes * max(again, 1.0)
+    return total + sum(_size(v.type, static) * v.type.dtype.bytes for v in outputs)
 
 
 def _grow(graph: _Graph, remarks: Remarks) -> list[frozenset[Op]]:
@@ -160,9 +176,10 @@ def _grow(graph: _Graph, remarks: Remarks) -> list[frozenset[Op]]:
             a, b = group_of[producer], group_of[consumer]
             if a is b:
                 continue
-            reason = _merge_reason(graph, group_of, a, b)
+            groups = _between(graph, group_of, a, b)
+            reason = _merge_reason(graph, groups)
             if reason is None:
-                merged = a | b
+                merged = frozenset[Op]().union(*groups)
                 for op in merged:
                     group_of[op] = merged
                 refused.pop((producer, consumer), None)
@@ -177,7 +194,9 @@ def _grow(graph: _Graph, remarks: Remarks) -> list[frozenset[Op]]:
     groups = list(dict.fromkeys(group_of[op] for op in graph.nodes))
     for g in groups:
         if len(g) > 1:
-            remarks.add(f"one kernel of {len(g)} operations", max(g, key=graph.order.__getitem__).loc)
+            remarks.add(
+                f"one kernel of {len(g)} operations", max(g, key=graph.order.__getitem__).loc
+            )
     return groups
 
 
@@ -186,9 +205,12 @@ def _line(op: Op) -> str:
 
 
 def _candidates(graph: _Graph) -> list[tuple[Op, Op]]:
-    """Pairs to try: edges by the size of the tensor, then operations that share an input."""
-    nominal = Roles((), (), (), frozenset())
-    edges = sorted(graph.dag.edges, key=lambda e: -_size(e[0].result.type, nominal))
+    """Pairs to try: edges by what writing and reading the tensor costs, then siblings."""
+
+    def cost(v: Value) -> float:
+        return _size(v.type) * (1 + len(graph.uses.get(v, [])))
+
+    edges = sorted(graph.dag.edges, key=lambda e: -cost(e[0].result))
     siblings = [
         (x, y)
         for x, y in combinations(graph.nodes, 2)
@@ -197,39 +219,52 @@ def _candidates(graph: _Graph) -> list[tuple[Op, Op]]:
     return edges + siblings
 
 
-def _merge_reason(
-    graph: _Graph, group_of: dict[Op, frozenset[Op]], a: frozenset[Op], b: frozenset[Op]
-) -> str | None:
-    """Why groups a and b do not merge; None if they should."""
-    merged = a | b
+def _merge_reason(graph: _Graph, groups: Sequence[frozenset[Op]]) -> str | None:
+    """Why these groups do not merge; None if they should."""
+    merged = frozenset[Op]().union(*groups)
     roles = graph.plan(merged)
     if isinstance(roles, Refusal):
         return roles.reason
-    if not _convex(graph, group_of, merged):
-        return "another kernel would have to run in between"
     before = 0.0
-    for g in (a, b):
+    for g in groups:
         own = graph.plan(g)
         if isinstance(own, Refusal):
             return None  # alone it is no kernel at all
-        before += _traffic(graph, g, own)
-    after = _traffic(graph, merged, roles)
+        if (loss := _loss(g, own, roles, producer=g is not groups[-1])) is not None:
+            return loss
+        before += _traffic(graph, g, own, roles.static)  # at the same sizes as `after`
+    after = _traffic(graph, merged, roles, roles.static)
     if after >= before:
         return f"it would move {after / 1e6:.4g} MB instead of {before / 1e6:.4g} MB"
     return None
 
 
-def _convex(
-    graph: _Graph, group_of: dict[Op, frozenset[Op]], merged: frozenset[Op]
-) -> bool:
-    """No path leaves the merged group and comes back, seen at the level of groups."""
+def _loss(group: frozenset[Op], own: Roles, merged: Roles, producer: bool) -> str | None:
+    """What a group that is a good kernel by itself would lose in a merged one; None if nothing."""
+    reduced = {a for op in reductions(group) for a in op.over}
+    for a in own.streamed:
+        # One reduction may well be made inner (the head dimension), a nest of them is too large.
+        if a in merged.inner and len(reduced) > 1:
+            return f"axis {a} is walked tile by tile, and would have to be whole in a tile"
+    if own.parallel and not merged.parallel and (reduced or not producer):
+        return f"no axis would be left to run in parallel, of {', '.join(own.parallel)}"
+    return None
+
+
+def _between(
+    graph: _Graph, group_of: dict[Op, frozenset[Op]], a: frozenset[Op], b: frozenset[Op]
+) -> list[frozenset[Op]]:
+    """`a`, the groups on paths between `a` and `b`, and `b`: these merge together or not at all."""
+    pair = a | b
     quotient: nx.DiGraph[frozenset[Op]] = nx.DiGraph()
+    quotient.add_node(pair)
     for x, y in graph.dag.edges:
-        gx = merged if x in merged else group_of[x]
-        gy = merged if y in merged else group_of[y]
+        gx, gy = (pair if op in pair else group_of[op] for op in (x, y))
         if gx is not gy:
             quotient.add_edge(gx, gy)
-    return nx.is_directed_acyclic_graph(quotient)
+    cycle = next(c for c in nx.strongly_connected_components(quotient) if pair in c)
+    inner = [g for g in dict.fromkeys(group_of.values()) if g in cycle and g is not pair]
+    return [a, *inner, b]
 
 
 # Building the loop-level program
@@ -319,9 +354,7 @@ class _Kernel:
     def _stream(self, axis: str, d: int, emitted: Sequence[Value]) -> None:
         emitted = [v for v in emitted if self._carries(v) == axis]
         states = [
-            op
-            for op in self.ops
-            if self._streamed_axis(op) == axis and self.depth[op.result] == d
+            op for op in self.ops if self._streamed_axis(op) == axis and self.depth[op.result] == d
         ]
         if not states and not emitted:
             return
@@ -364,5 +397,3 @@ class _Kernel:
                 if v in inside and self._carries(v) and self._streamed_axis(inside[v]) is None
             ]
         return needed
-
-

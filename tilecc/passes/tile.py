@@ -9,7 +9,7 @@ from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Block, Builder, Func, TensorType, Value
 from tilecc.passes.base import Remarks
 from tilecc.passes.tiling.kernel import tile_kernel
-from tilecc.passes.tiling.plan import DEFAULT_TILE, plan_tiles
+from tilecc.passes.tiling.plan import DEFAULT_TILE, AxisPlan, plan_tiles
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,27 @@ class Tile:
     default: int = DEFAULT_TILE
 
     def apply(self, func: Func, remarks: Remarks) -> Func:
+        """The tiled program.
+
+        Raises:
+            CompileError: a size is not positive or is for no tiled axis, the extent of an inner
+                axis is not a number, or the program is not in kernels.
+        """
+        self._check_sizes()
         host: dict[Value, Value] = {}
         params = []
         for p in func.params:
             host[p] = Value(p.type, p.name)
             params.append(host[p])
         body = Block()
-        known: set[str] = set()
+        known: dict[str, AxisPlan] = {}
         for op in func.body.ops[:-1]:
             if op.name != "kernel" or "grid" in op.attrs:
                 raise CompileError(Diagnostic(f"{op.name} is in no kernel: run fuse first", op.loc))
             plan = plan_tiles(op, dict(self.sizes), self.default)
-            known |= set(plan)
+            known |= {
+                a: p for a, p in plan.items() if a not in known or known[a].role == "inner"
+            }
             outs = []
             for r in op.results:
                 t = TensorType(r.type.dtype, r.type.axes)
@@ -50,12 +59,26 @@ class Tile:
                 outs.append(alloc.result)
                 host[r] = alloc.result
             body.ops.append(tile_kernel(op, plan, host, outs))
-        unknown = [a for a, _ in self.sizes if a not in known]
-        if unknown:
-            raise CompileError(
-                f"tile size for axis {', '.join(unknown)}, which no kernel has; "
-                f"there are {', '.join(sorted(known))}"
-            )
+        self._check_axes(known)
         ret = func.body.terminator
         Builder(body, ret.loc).op("return", [host[v] for v in ret.operands])
         return Func(func.name, params, body, dict(func.attrs), func.loc)
+
+    def _check_sizes(self) -> None:
+        for name, size in (("default", self.default), *self.sizes):
+            if size < 1:
+                what = "the default tile size" if name == "default" else f"the tile size of {name}"
+                raise CompileError(f"{what} is {size}, not a positive number")
+
+    def _check_axes(self, known: dict[str, AxisPlan]) -> None:
+        """Each size must be for an axis that some kernel tiles."""
+        choices = [a for a, p in known.items() if p.role != "inner"]
+        there_are = f"axes with tiles are {', '.join(sorted(choices)) or 'none'}"
+        for a, _ in self.sizes:
+            if a not in known:
+                raise CompileError(
+                    Diagnostic(f"tile size for axis {a}, which no kernel has", None, there_are)
+                )
+            if a not in choices:
+                message = f"tile size for axis {a}, but a tile holds the whole of it"
+                raise CompileError(Diagnostic(message, None, there_are))

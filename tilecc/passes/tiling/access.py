@@ -11,8 +11,8 @@ from tilecc.passes.tiling.scope import Operands, Scope
 
 def load(scope: Scope, v: Value, ragged: Collection[str]) -> Value:
     """The current tile of tensor `v`, which lies in HBM; `ragged` axes may reach beyond its end."""
-    if not v.type.axes:
-        return scope.values.get(v, v)
+    if not v.type.axes and v.owner is None:
+        return scope.values.get(v, v)  # a scalar parameter, read where it is used
     operands = Operands([scope.values.get(v, v)])
     coords = [_coordinate(scope, a.name, operands) for a in v.type.axes]
     return _load(scope, v, coords, operands, v.type.names, ragged)

@@ -10,6 +10,7 @@ from tilecc.ir.dtypes import I64
 from tilecc.ir.expr import (
     Arg,
     Call,
+    Cast,
     Const,
     Expr,
     Index,
@@ -19,6 +20,7 @@ from tilecc.ir.expr import (
     shift_args,
     transform,
 )
+from tilecc.ir.ops import infer_dtype
 from tilecc.passes.tiling.plan import AxisPlan
 
 
@@ -113,7 +115,10 @@ class Scope:
         """An i64 scalar; loop bounds are computed once and named."""
         used = sorted(arg_numbers(e))
         e = shift_args(e, {k: Arg(n) for n, k in enumerate(used)})
-        return self.map(e, [operands[k] for k in used], TensorType(I64), name)
+        values = [operands[k] for k in used]
+        if infer_dtype(e, [v.type.dtype for v in values]) is not I64:
+            e = Cast(e, I64)
+        return self.map(e, values, TensorType(I64), name)
 
     def once(self, key: tuple[object, ...], op: Op) -> Value:
         """The result of `op`, which is added unless the same key was before."""
