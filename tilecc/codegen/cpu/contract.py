@@ -17,22 +17,13 @@ from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.casts import cast
 from tilecc.codegen.cpu.explicit import qualifies
-from tilecc.codegen.cpu.layout import Layout, inputs, natural_axis, register_dtype
+from tilecc.codegen.cpu.layout import inputs, register_dtype
 from tilecc.codegen.cpu.scalars import Prim, const, tir_dtype
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import I64
 
 if TYPE_CHECKING:
     from tilecc.codegen.cpu.emit import Emitter, Position
-
-
-def is_horizontal(op: Op, layout: Layout) -> bool:
-    """Whether a contraction's lanes lie along the axis that it sums over."""
-    if layout.lane_axis is not None and op.result.type.has(layout.lane_axis):
-        return False
-    if natural_axis(op) is not None or not op.over:
-        return False
-    return all(layout.order(v.type)[-1:] == (op.over[-1],) for v in inputs(op))
 
 
 class Contraction:
@@ -108,8 +99,8 @@ class Broadcast(Contraction):
         count, width = em.split(self.x, em.sizes.get(self.x or "", 1))
         rows = em.sizes[self.y] if self.y else 1
         with em.nest_loops(outer, em.sizes) as pos:
-            for y0, mr in _blocks(rows, em.isa.mr):
-                for x0, nr in _blocks(count, em.isa.nr):
+            for y0, mr in blocks(rows, em.isa.mr):
+                for x0, nr in blocks(count, em.isa.nr):
                     self.block(dict(pos), y0, mr, x0, nr, width)
 
     def at(
@@ -169,76 +160,7 @@ class Broadcast(Contraction):
                 step(i, j, nr)
 
 
-class _Horizontal(Contraction):
-    """Sums over lanes; the result goes to scratch, one element at a time."""
-
-    def emit(self) -> None:
-        em = self.em
-        rows = list(self.order)
-        k = self.op.over[-1]
-        count, width = em.split(k, em.sizes[k])
-        b = rows.pop() if rows else None
-        a = rows.pop() if rows else None
-        with em.nest_loops(rows, em.sizes) as pos:
-            for a0, na in _blocks(em.sizes[a] if a else 1, 4):
-                for b0, nb in _blocks(em.sizes[b] if b else 1, 4):
-                    self.block(dict(pos), (a, a0, na), (b, b0, nb), count, width)
-
-    def block(
-        self,
-        pos: Position,
-        first: tuple[str | None, Prim, int],
-        second: tuple[str | None, Prim, int],
-        count: int,
-        width: int,
-    ) -> None:
-        em, acc, k = self.em, self.acc, self.op.over[-1]
-        (a, a0, na), (b, b0, nb) = first, second
-
-        def each(body: Callable[[Position, Prim], None], where: Position) -> None:
-            with T.unroll(0, na) as i, T.unroll(0, nb) as j:
-                here = dict(where)
-                if a is not None:
-                    here[a] = a0 + i
-                if b is not None:
-                    here[b] = b0 + j
-                body(here, (i * nb + j) * width)
-
-        def lanes(body: Callable[[Position, Prim], None]) -> Callable[[Position, Prim], None]:
-            def run(here: Position, n: Prim) -> None:
-                start = here.get(k, tirx.const(0, "int32"))
-                with em.lanes((start, width), here, k):
-                    body(here, n + em.lane)
-                    em.temps.release()
-
-            return run
-
-        each(lanes(lambda p, n: T.buffer_store(acc, const(0, self.dtype), [n])), pos)
-        with ExitStack() as stack:
-            inner = dict(pos)
-            for o in self.op.over[:-1]:
-                inner[o] = stack.enter_context(T.serial(0, self.limit(o)))
-            step = stack.enter_context(T.serial(0, count))
-            inner[k] = step * width
-            each(lanes(lambda p, n: T.buffer_store(acc, acc[n] + self.product(p), [n])), inner)
-
-        def fold(p: Position, n: Prim) -> None:
-            half = width // 2
-            while half:
-                if half == 1:
-                    T.buffer_store(acc, acc[n] + acc[n + 1], [n])
-                else:
-                    with T.vectorized(0, half) as v:
-                        T.buffer_store(acc, acc[n + v] + acc[n + half + v], [n + v])
-                half //= 2
-            slot = em.storage.slots[self.op.result]
-            total = acc[n] + self.start(p) if self.op.attrs.get("acc") else acc[n]
-            T.buffer_store(em.buffers[slot.buffer.name], total, em.slot_index(slot, p))
-
-        each(fold, pos)
-
-
-def _blocks(size: int, most: int) -> Iterator[tuple[Any, int]]:
+def blocks(size: int, most: int) -> Iterator[tuple[Any, int]]:
     """(start, length) of blocks of `most`, in an emitted loop, then of what is left."""
     full = size // most
     if full == 1:

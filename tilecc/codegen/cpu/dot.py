@@ -67,7 +67,7 @@ def copy_pairs(em: Emitter, op: Op, k: str, slot: Slot) -> None:
     order = em.layout.order(v.type)
     sizes = {a.name: a.static or 1 for a in v.type.axes}
     sizes[k] //= 2
-    if order[-1] == k and sizes[k] % LANES == 0 and _contiguous(op, k):
+    if order[-1] == k and sizes[k] % LANES == 0 and contiguous(op, k):
         _copy_contiguous(em, op, k, slot, sizes)
         return
     with em.nest_loops(order[:-1], sizes) as pos:
@@ -77,7 +77,7 @@ def copy_pairs(em: Emitter, op: Op, k: str, slot: Slot) -> None:
                 T.buffer_store(em.buffers[slot.buffer.name], pack(*pair), em.slot_index(slot, pos))
 
 
-def _contiguous(op: Op, k: str) -> bool:
+def contiguous(op: Op, k: str) -> bool:
     """Whether neighbours along `k` are neighbours in memory, all of them in the tensor."""
     last = op.attrs["coords"][-1]
     return isinstance(last, Range) and last.axis == k and k not in op.attrs.get("pad", ())

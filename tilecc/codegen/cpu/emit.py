@@ -12,13 +12,15 @@ from tvm.ir.expr import TensorLoad, Var
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu import mathlib
+from tilecc.codegen.cpu.bounds import Bounds
 from tilecc.codegen.cpu.casts import cast, from_memory, to_memory
-from tilecc.codegen.cpu.contract import Broadcast, _Horizontal, is_horizontal
+from tilecc.codegen.cpu.contract import Broadcast
 from tilecc.codegen.cpu.dot import Dot, copy_pairs, repack
 from tilecc.codegen.cpu.elementary import dtype_of
 from tilecc.codegen.cpu.explicit import qualifies
+from tilecc.codegen.cpu.horizontal import Horizontal
 from tilecc.codegen.cpu.isa import Isa
-from tilecc.codegen.cpu.layout import Layout, Slot, register_dtype
+from tilecc.codegen.cpu.layout import Layout, Slot, is_horizontal, register_dtype
 from tilecc.codegen.cpu.nests import BlockPlan, Branch, Copy, Item, Loop, Nest, Planner, Scalar
 from tilecc.codegen.cpu.scalars import (
     ExprLowering,
@@ -27,10 +29,11 @@ from tilecc.codegen.cpu.scalars import (
     tir_dtype,
 )
 from tilecc.codegen.cpu.storage import Storage
+from tilecc.codegen.cpu.streamed import Streamed, StreamedDot, is_streamed
 from tilecc.codegen.cpu.vectors import pack2
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import F32, I64, DType
-from tilecc.ir.expr import Arg, Cast, Expr, indices, walk
+from tilecc.ir.expr import Cast, Expr
 from tilecc.ir.ops import REDUCERS, identity
 
 Position = dict[str, Prim]
@@ -100,8 +103,10 @@ class Emitter:
         accumulators: Any,
         temps: Temps,
         cells: Iterator[Any],
+        bounds: Bounds,
     ) -> None:
         self.isa, self.layout, self.planner, self.storage = isa, layout, planner, storage
+        self.bounds = bounds
         self.tensors, self.scalars, self.extents = tensors, scalars, extents
         self.buffers, self.accumulators, self.temps, self.cells = buffers, accumulators, temps, cells
         self.local: dict[Value, Prim] = {}  # values of the element being computed
@@ -266,26 +271,28 @@ class Emitter:
         coords = self.coordinates(op, pos)
         valid: Prim | None = None
         for n, (c, x) in enumerate(zip(op.attrs["coords"], coords, strict=True)):
-            if not self._may_leave(op, c) or (isinstance(c, Range) and c.axis in inside):
-                continue
-            end = tensor.shape[n]
-            fits = x < end
+            waived = isinstance(c, Range) and c.axis in inside
+            fits = self.within(op, n, x, tensor.shape[n], high=not waived)
             # TVM would drop a `min` that the condition beside it implies, and read what is outside.
-            clamped = tirx.call_llvm_pure_intrin("int64", "llvm.smin", x, end - 1)
-            if not isinstance(c, Range):
-                fits = tirx.And(fits, x >= 0)
+            if not waived and self.bounds.may_be_high(op, n):
+                coords[n] = tirx.call_llvm_pure_intrin(
+                    "int64", "llvm.smin", coords[n], tensor.shape[n] - 1
+                )
+            if self.bounds.may_be_low(op, n):
                 zero = tirx.const(0, "int64")
-                clamped = tirx.call_llvm_pure_intrin("int64", "llvm.smax", clamped, zero)
-            coords[n] = clamped
-            valid = fits if valid is None else tirx.And(valid, fits)
+                coords[n] = tirx.call_llvm_pure_intrin("int64", "llvm.smax", coords[n], zero)
+            # What a point reads outside is any element: no result may depend on it.
+            if fits is not None and isinstance(c, Range):
+                valid = fits if valid is None else tirx.And(valid, fits)
         return coords, valid
 
-    def _may_leave(self, op: Op, c: Range | Expr) -> bool:
-        pad = op.attrs.get("pad", ())
-        if isinstance(c, Range):
-            return c.axis in pad
-        # Coordinates from a table, or computed, never leave memory, whatever the table holds.
-        return bool(indices(c)) or any(op.operands[n.k].type.axes for n in _args(c))
+    def within(self, op: Op, n: int, x: Prim, end: Prim, *, high: bool = True) -> Prim | None:
+        """The condition for coordinate n of a load or store to be in the tensor; None: it is."""
+        fits: Prim | None = x < end if high and self.bounds.may_be_high(op, n) else None
+        if self.bounds.may_be_low(op, n):
+            low = x >= 0
+            fits = low if fits is None else tirx.And(fits, low)
+        return fits
 
     def element(self, op: Op, coords: list[Prim]) -> Prim:
         t = op.operands[0].type.dtype
@@ -407,7 +414,7 @@ class Emitter:
         """A contraction in the form that its layout asks for, and what is applied to its result."""
         op, *rest = nest.ops
         if is_horizontal(op, self.layout):
-            _Horizontal(self, op).emit()
+            Horizontal(self, op).emit()
             if rest:
                 self.elementwise_nest(rest, op.result)
         elif op in self.storage.dots:
@@ -415,7 +422,10 @@ class Emitter:
                 key = (v, op.over[-1])
                 if key not in self.storage.packed_by_nest and not _is_load(v):
                     repack(self, *key, self.storage.pairs[key])
-            Dot(self, op, rest).emit()
+            form = StreamedDot if is_streamed(op, self.layout, self.planner.kept) else Dot
+            form(self, op, rest).emit()
+        elif is_streamed(op, self.layout, self.planner.kept):
+            Streamed(self, op, rest).emit()
         else:
             Broadcast(self, op, rest).emit()
 
@@ -558,10 +568,16 @@ class Emitter:
             return
         _, width = self.split(op.operands[0].type.names[-1], self._last_size(op))
         target = self.buffers[slot.buffer.name]
-        with T.serial(0, slot.buffer.size) as n:
+        rows = {a.name: a.static or 1 for a in op.result.type.axes}
+        with self.nest_loops(list(rows), rows) as pos:
+            (n,) = self.slot_index(slot, pos)
+            half = width // 2
+            while half:
+                with T.vectorized(0, half) as v:
+                    low, high = n * width + v, n * width + half + v
+                    T.buffer_store(buffer, self.combine(op, buffer[low], buffer[high]), [low])
+                half //= 2
             T.buffer_store(target, buffer[n * width], [n])
-            with T.serial(1, width) as v:
-                T.buffer_store(target, self.combine(op, target[n], buffer[n * width + v]), [n])
 
     # stores
 
@@ -572,16 +588,11 @@ class Emitter:
         x = to_memory(x, op.operands[1].type.dtype)
         inside: Prim | None = None
         lane_axis = self.layout.lane_axis
-        for n, c in enumerate(op.attrs["coords"]):
-            assert isinstance(c, Range) or not indices(c)
-            if not isinstance(c, Range):
-                continue
-            padded = c.axis == lane_axis and self.sizes[c.axis] % self.layout.width
-            if padded:
-                fits = pos[c.axis] < self.sizes[c.axis]
-                inside = fits if inside is None else tirx.And(inside, fits)
-            if c.axis in op.attrs.get("clip", ()):
-                fits = coords[n] < tensor.shape[n]
+        if op.operands[0].type.has(str(lane_axis)) and self.sizes[lane_axis] % self.layout.width:
+            inside = pos[lane_axis] < self.sizes[lane_axis]
+        for n, c in enumerate(coords):
+            fits = self.within(op, n, c, tensor.shape[n])
+            if fits is not None:
                 inside = fits if inside is None else tirx.And(inside, fits)
         if inside is None:
             T.buffer_store(tensor.buffer, x, coords)
@@ -593,9 +604,3 @@ class Emitter:
 
 def _is_load(v: Value) -> bool:
     return v.owner is not None and v.owner.name == "load"
-
-
-def _args(e: Expr) -> list[Arg]:
-    return [n for n in walk(e) if isinstance(n, Arg)]
-
-

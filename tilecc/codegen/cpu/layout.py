@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilecc.codegen.cpu.isa import Isa
 from tilecc.codegen.program import ScratchBuffer
-from tilecc.ir.core import Op, TensorType, Value
-from tilecc.ir.dtypes import BOOL, DTYPES, F32, F64, I32, I64, DType
+from tilecc.ir.core import Block, Op, Range, TensorType, Value
+from tilecc.ir.dtypes import BF16, BOOL, DTYPES, F32, F64, I32, I64, DType
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def choose_layout(kernel: Op, isa: Isa) -> Layout:
             for op in ops
         )
         size = a.static or 0
-        if everywhere and a.name not in reduced and size * 2 >= width:
+        if everywhere and a.name not in reduced and size >= width:
             best = max(best, (size, a.name)) if best else (size, a.name)
     return Layout(best[1] if best else None, width)
 
@@ -86,11 +87,21 @@ def natural_axis(op: Op) -> str | None:
     return x if len(having) == 1 and having[0].type.names[-1] == x else None
 
 
-def kept_loads(kernel: Op, layout: Layout) -> set[Value]:
+def is_horizontal(op: Op, layout: Layout) -> bool:
+    """Whether a contraction's lanes lie along the axis that it sums over."""
+    if layout.lane_axis is not None and op.result.type.has(layout.lane_axis):
+        return False
+    if natural_axis(op) is not None or not op.over:
+        return False
+    return all(layout.order(v.type)[-1:] == (op.over[-1],) for v in inputs(op))
+
+
+def kept_loads(kernel: Op, layout: Layout, isa: Isa) -> set[Value]:
     """Loads to copy into scratch: those that lie across the lanes, and those to convert once.
 
     A factor of a contraction is read again for each block of the result, so it pays to transpose
-    or to convert it first. What maps read is read once, and stays where it is.
+    or to convert it first. What is read once stays where it is: operands of maps, and what few rows
+    are multiplied with.
     """
     kept: set[Value] = set()
     for op in contractions(kernel):
@@ -98,9 +109,44 @@ def kept_loads(kernel: Op, layout: Layout) -> set[Value]:
             if v.owner is None or v.owner.name != "load":
                 continue
             across = layout.lane_axis is not None and v.type.has(layout.lane_axis)
-            if across or register_dtype(v.type.dtype) is not v.type.dtype:
+            narrow = register_dtype(v.type.dtype) is not v.type.dtype
+            if across or (narrow and not _converted_in_place(kernel, op, v, layout, isa)):
                 kept.add(v)
     return kept
+
+
+def _converted_in_place(kernel: Op, op: Op, v: Value, layout: Layout, isa: Isa) -> bool:
+    """Whether a narrow factor is converted as it is read: few rows, and another tile each time."""
+    if layout.lane_axis is not None or _block_of(kernel, op) is not _block_of(kernel, v.owner):
+        return False
+    if is_horizontal(op, layout):
+        return True
+    rows = math.prod(a.static or 1 for a in op.result.type.axes if not v.type.has(a.name))
+    x = natural_axis(op)
+    if v.type.names[-1:] != (x,) or len(op.over) != 1 or rows > isa.mr:
+        return False
+    by_dot = isa.has_bf16_dot and all(f.type.dtype is BF16 for f in inputs(op))
+    return not by_dot or (_rows_in_memory(v) and (v.type.axis(str(x)).static or 1) % 32 == 0)
+
+
+def _rows_in_memory(v: Value) -> bool:
+    """Whether the last axis is the last in memory too, and stays within the tensor."""
+    assert v.owner is not None
+    last, axis = v.owner.attrs["coords"][-1], v.type.names[-1]
+    inside = axis not in v.owner.attrs.get("pad", ())
+    return isinstance(last, Range) and last.axis == axis and inside
+
+
+def _block_of(within: Op, op: Op | None) -> Block | None:
+    """The block that holds `op`."""
+    for region in within.regions:
+        for inner in region.ops:
+            if inner is op:
+                return region
+            found = _block_of(inner, op)
+            if found is not None:
+                return found
+    return None
 
 
 def round_up(n: int, to: int) -> int:

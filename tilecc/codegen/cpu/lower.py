@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as T
 
+from tilecc.codegen.cpu.bounds import Bounds
 from tilecc.codegen.cpu.emit import Emitter, Temps, Tensor
 from tilecc.codegen.cpu.isa import Isa, isa_for
 from tilecc.codegen.cpu.layout import choose_layout, kept_loads, register_dtype
@@ -18,9 +19,9 @@ from tilecc.codegen.cpu.storage import Storage
 from tilecc.codegen.cpu.vectors import imported
 from tilecc.codegen.program import KernelEntry, Program, ScratchBuffer
 from tilecc.errors import CompileError, Diagnostic
-from tilecc.ir.core import Func, Op, Value
+from tilecc.ir.core import Func, Op, Range, Value
 from tilecc.ir.dtypes import I64, DType
-from tilecc.ir.expr import Const, Expr, Extent
+from tilecc.ir.expr import Const, Expr, Extent, extents
 from tilecc.target import Target
 
 # Registers that one element's computation may take beside the accumulators.
@@ -53,12 +54,15 @@ def lower(func: Func, target: Target) -> Program:
         if op.name == "kernel":
             if "grid" not in op.attrs:
                 raise CompileError(Diagnostic("a kernel without a grid: run tile first", op.loc))
-            kernels.append(_lower_kernel(f"{func.name}_{len(kernels)}", op, isa))
+            kernels.append(_lower_kernel(f"{func.name}_{len(kernels)}", op, isa, func.params))
     return Program(tuple(kernels))
 
 
-def _arguments(kernel: Op) -> tuple[list[Value], list[Value]]:
-    """(HBM tensors, rank-0 parameters) that a kernel reads or writes, in order of first use."""
+def _arguments(kernel: Op, params: Sequence[Value]) -> tuple[list[Value], list[Value]]:
+    """(HBM tensors, rank-0 parameters) that a kernel reads or writes, in order of first use.
+
+    Where it reads an extent that none of them has, a parameter that has it follows.
+    """
     inside = set(kernel.body.args)
     for op in kernel.body.walk():
         inside |= set(op.results)
@@ -71,7 +75,31 @@ def _arguments(kernel: Op) -> tuple[list[Value], list[Value]]:
     for v in outside:
         is_param_scalar = not v.type.axes and v.owner is None
         (scalars if is_param_scalar else tensors).append(v)
+    known = {a.extent for v in tensors for a in v.type.axes}
+    for name in _extents_read(kernel):
+        if Extent(name) not in known:
+            tensors.append(next(p for p in params if Extent(name) in {a.extent for a in p.type.axes}))
+            known |= {a.extent for a in tensors[-1].type.axes}
     return tensors, scalars
+
+
+def _extents_read(kernel: Op) -> dict[str, None]:
+    """Names of the extents in a kernel's expressions, in order."""
+    found: dict[str, None] = {}
+
+    def add(x: object) -> None:
+        if isinstance(x, Expr):
+            found.update(dict.fromkeys(sorted(extents(x))))
+        elif isinstance(x, Range):
+            add(x.base)
+        elif isinstance(x, tuple):
+            for item in x:
+                add(item)
+
+    for op in (kernel, *kernel.body.walk()):
+        for attr in op.attrs.values():
+            add(attr)
+    return found
 
 
 class _Signature:
@@ -108,17 +136,17 @@ class _Signature:
             handle,
             tuple(shape),
             _MEMORY_DTYPES[v.type.dtype.name],
-            strides=strides,
+            strides=strides or None,
             align=v.type.dtype.bytes,
         )
         return Tensor(buffer, shape)
 
 
-def _lower_kernel(name: str, kernel: Op, isa: Isa) -> KernelEntry:
+def _lower_kernel(name: str, kernel: Op, isa: Isa, params: Sequence[Value]) -> KernelEntry:
     layout = choose_layout(kernel, isa)
-    planner = Planner(kernel.body, kept_loads(kernel, layout))
+    planner = Planner(kernel.body, kept_loads(kernel, layout, isa))
     storage = Storage(layout, isa, planner).run()
-    tensors, scalars = _arguments(kernel)
+    tensors, scalars = _arguments(kernel, params)
     scratch = list(_scratch(storage, kernel))
     with IRBuilder() as ib:
         with T.prim_func(s_tir=True):
@@ -187,7 +215,7 @@ def _emitter(
     sums = {
         tir_dtype(op.result.type.dtype) for op in kernel.body.walk() if op.name == "contract"
     }
-    block = max(isa.mr * isa.nr, 16) * width
+    block = max(isa.mr * isa.nr, isa.registers * 3 // 4) * width
     accumulators = {t: T.alloc_buffer((block,), t) for t in sorted(sums)}
     cells = iter([T.alloc_buffer((1,), "int64") for _ in range(_scalar_count(kernel))])
     return Emitter(
@@ -202,12 +230,14 @@ def _emitter(
         accumulators,
         Temps(temps, pairs),
         cells,
+        Bounds(kernel),
     )
 
 
 def _scalar_count(kernel: Op) -> int:
-    maps = sum(op.name == "map" and not op.result.type.axes for op in kernel.body.walk())
-    return maps + len(kernel.body.args)
+    walked = list(kernel.body.walk())
+    maps = sum(op.name == "map" and not op.result.type.axes for op in walked)
+    return maps + sum(op.name == "contract" for op in walked) + len(kernel.body.args)
 
 
 def _tasks(em: Emitter, kernel: Op, begin: Prim, end: Prim) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilecc.codegen.cpu.contract import is_horizontal
 from tilecc.codegen.cpu.dot import pair_slot, uses_dot
+from tilecc.codegen.cpu.horizontal import uses_horizontal_dot
 from tilecc.codegen.cpu.isa import Isa
-from tilecc.codegen.cpu.layout import Layout, Slot, inputs, make_slot
+from tilecc.codegen.cpu.layout import Layout, Slot, inputs, is_horizontal, make_slot
 from tilecc.codegen.cpu.nests import (
     BlockPlan,
     Branch,
@@ -23,6 +23,7 @@ from tilecc.codegen.cpu.nests import (
     Scalar,
     iteration_axes,
 )
+from tilecc.codegen.cpu.streamed import is_streamed
 from tilecc.ir.core import Op, Value
 
 
@@ -58,6 +59,10 @@ class Storage:
                 case Branch(_, then, other):
                     self._find_dots(then)
                     self._find_dots(other)
+                case Nest() if item.contraction and uses_horizontal_dot(
+                    item.contraction, self.layout, self.isa
+                ):
+                    self._add_horizontal_dot(item.contraction)
                 case Nest() if item.contraction and uses_dot(
                     item.contraction, self.layout, self.isa
                 ):
@@ -67,7 +72,8 @@ class Storage:
         self.dots.add(op)
         k = op.over[-1]
         for v in inputs(op):
-            if (v, k) in self.pairs:
+            in_place = v.owner is not None and v.owner.name == "load" and v not in self.planner.kept
+            if (v, k) in self.pairs or in_place:
                 continue
             slot = pair_slot(f"{v.name or 'x'}_pairs_{len(self.pairs)}", v, k, self.layout)
             self.pairs[v, k] = slot
@@ -79,6 +85,16 @@ class Storage:
             others = {o for w, o in self.packed_by_nest if w.owner in nest.ops}
             if others <= {k}:
                 self.packed_by_nest[v, k] = None
+
+    def _add_horizontal_dot(self, op: Op) -> None:
+        """Factors are pairs where they lie; one that is kept is copied as pairs."""
+        self.dots.add(op)
+        k = op.over[-1]
+        for v in inputs(op):
+            if v in self.planner.kept and (v, k) not in self.pairs:
+                slot = pair_slot(f"{v.name or 'x'}_pairs_{len(self.pairs)}", v, k, self.layout)
+                self.pairs[v, k] = slot
+                self.made.append(slot)
 
     def only_pairs(self, v: Value, readers: list[Op]) -> bool:
         """Whether all these readers take `v` as pairs that are written where `v` is."""
@@ -108,7 +124,7 @@ class Storage:
                     for op in item.ops:
                         for v in op.results:
                             through_memory = op.name == "reduce" or (
-                                op.name == "contract" and is_horizontal(op, self.layout)
+                                op.name == "contract" and self._ends_in_memory(op)
                             )
                             if through_memory or use.outside(v, at, self):
                                 self.slots[v] = self._place(plan, use, v, at, wanted)
@@ -118,6 +134,10 @@ class Storage:
                     self._branch(plan, use, item, at, wanted)
                 case Scalar():
                     pass
+
+    def _ends_in_memory(self, op: Op) -> bool:
+        streamed = is_streamed(op, self.layout, self.planner.kept)
+        return streamed or is_horizontal(op, self.layout)
 
     def _place(
         self,
