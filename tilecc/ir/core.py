@@ -28,6 +28,12 @@ class Axis:
         """The extent as a number, if it is one."""
         return int(self.extent.value) if isinstance(self.extent, Const) else None
 
+    @property
+    def size(self) -> int:
+        """The extent of an axis of a tile, which is always a number."""
+        assert self.static is not None, f"axis {self.name} has no size"
+        return self.static
+
 
 def axis(name: str, extent: Expr | int | str) -> Axis:
     """An Axis from a name and an extent given as number, name or expression."""
@@ -48,21 +54,27 @@ class TensorType:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The axes' names."""
         return tuple(a.name for a in self.axes)
 
     def has(self, name: str) -> bool:
+        """Whether there is an axis called `name`."""
         return any(a.name == name for a in self.axes)
 
     def axis(self, name: str) -> Axis:
+        """The axis called `name`."""
         return next(a for a in self.axes if a.name == name)
 
     def without(self, *names: str) -> TensorType:
+        """The type less these axes."""
         return replace(self, axes=tuple(a for a in self.axes if a.name not in names))
 
     def with_dtype(self, dtype: DType) -> TensorType:
+        """The type with other elements."""
         return replace(self, dtype=dtype)
 
     def in_space(self, space: str) -> TensorType:
+        """The type in another memory space."""
         return replace(self, space=space)
 
 
@@ -126,6 +138,7 @@ class Op:
 
     @property
     def body(self) -> Block:
+        """The first region."""
         return self.regions[0]
 
     def __repr__(self) -> str:
@@ -141,6 +154,7 @@ class Block:
 
     @property
     def terminator(self) -> Op:
+        """The last operation."""
         return self.ops[-1]
 
     def walk(self) -> Iterator[Op]:
@@ -155,7 +169,7 @@ class Block:
 class Func:
     """A program: parameters, and a body that is the host's plan (kernels in order).
 
-    `result_names` name outputs for reports; `attrs` holds facts for all levels (such as the target).
+    `attrs` holds facts for all levels.
     """
 
     name: str
@@ -166,14 +180,16 @@ class Func:
 
     @property
     def returns(self) -> list[Value]:
+        """The outputs."""
         return self.body.terminator.operands
 
     def walk(self) -> Iterator[Op]:
+        """Every operation, as `Block.walk`."""
         return self.body.walk()
 
     @property
     def level(self) -> str:
-        """"graph", "loop" or "tile", by the operations that occur."""
+        """ "graph", "loop" or "tile", by the operations that occur."""
         names = {op.name for op in self.walk()}
         if names & {"load", "store", "alloc", "for"}:
             return "tile"
@@ -188,6 +204,7 @@ class Builder:
         self.loc = loc
 
     def add(self, op: Op) -> Op:
+        """Append `op`; without a line it gets the default."""
         if op.loc is None:
             op.loc = self.loc
         self.block.ops.append(op)
@@ -204,6 +221,7 @@ class Builder:
         names: Sequence[str] = (),
         **attrs: Any,
     ) -> Op:
+        """Make an operation and append it."""
         return self.add(Op(name, operands, result_types, attrs, regions, loc, names))
 
 
@@ -220,15 +238,18 @@ class Cloner:
         self.extents = extents or {}
 
     def value(self, v: Value) -> Value:
+        """The copy of `v`, or itself."""
         return self.mapping.get(v, v)
 
     def type(self, t: TensorType) -> TensorType:
+        """`t` with its extents bound."""
         if not self.extents:
             return t
         axes = tuple(Axis(a.name, substitute_extents(a.extent, self.extents)) for a in t.axes)
         return replace(t, axes=axes)
 
     def attr(self, a: Any) -> Any:
+        """An attribute with its extents bound."""
         if not self.extents:
             return a
         if isinstance(a, Expr):
@@ -244,11 +265,13 @@ class Cloner:
         return a
 
     def fresh(self, v: Value) -> Value:
+        """A copy of a parameter or block argument."""
         new = Value(self.type(v.type), v.name)
         self.mapping[v] = new
         return new
 
     def op(self, op: Op) -> Op:
+        """A copy of `op` and of its regions."""
         new = Op(
             op.name,
             [self.value(v) for v in op.operands],
@@ -262,9 +285,11 @@ class Cloner:
         return new
 
     def block(self, block: Block) -> Block:
+        """A copy of a region."""
         return Block([self.fresh(a) for a in block.args], [self.op(op) for op in block.ops])
 
     def func(self, f: Func) -> Func:
+        """A copy of a function."""
         params = [self.fresh(p) for p in f.params]
         return Func(f.name, params, self.block(f.body), dict(f.attrs), f.loc)
 

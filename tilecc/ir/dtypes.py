@@ -22,6 +22,7 @@ class DType:
 
     @property
     def bytes(self) -> int:
+        """Bytes of an element."""
         return self.bits // 8
 
     def __str__(self) -> str:

@@ -100,6 +100,7 @@ class Expr:
     __slots__ = ()
 
     def children(self) -> tuple[Expr, ...]:
+        """The nodes right below."""
         return ()
 
 
@@ -151,6 +152,7 @@ class Call(Expr):
     args: tuple[Expr, ...]
 
     def children(self) -> tuple[Expr, ...]:
+        """The nodes right below."""
         return self.args
 
 
@@ -162,6 +164,7 @@ class Cast(Expr):
     to: DType
 
     def children(self) -> tuple[Expr, ...]:
+        """The nodes right below."""
         return (self.arg,)
 
 

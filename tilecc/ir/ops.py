@@ -111,7 +111,7 @@ class _Weak:
 
 
 def infer_dtype(e: Expr, args: Sequence[DType], acc: DType = F32) -> DType:
-    """The element type of `e` whose operands have the types `args`. Lone literals: f32, i64, bool."""
+    """The element type of `e`, its operands having types `args`. Lone literals: f32, i64, bool."""
     return _settle(_infer(e, args, acc))
 
 
@@ -144,8 +144,8 @@ def _infer(e: Expr, args: Sequence[DType], acc: DType) -> DType | _Weak:
                 a, b = kids[1], kids[2]
                 return a if a is b else _meet(a, b)
             met = kids[0]
-            for k in kids[1:]:
-                met = _meet(met, k)
+            for kid in kids[1:]:
+                met = _meet(met, kid)
             if len(kids) == 1 and isinstance(met, DType):
                 met = promote(met, met)
             if kind == "float" and (met.kind != "float"):
@@ -166,9 +166,7 @@ def _meet(a: DType | _Weak, b: DType | _Weak) -> DType | _Weak:
     return promote(strong, strong)
 
 
-def map_type(
-    e: Expr, operands: Sequence[Value], extra_axes: Sequence[Axis] = ()
-) -> TensorType:
+def map_type(e: Expr, operands: Sequence[Value], extra_axes: Sequence[Axis] = ()) -> TensorType:
     """Type of `map e`: the operands' axes in order, then `extra_axes` (those only indexed)."""
     axes = broadcast_axes([*(v.type for v in operands), TensorType(F32, tuple(extra_axes))])
     return TensorType(infer_dtype(e, [v.type.dtype for v in operands]), axes)

@@ -324,7 +324,9 @@ class _Parser:
         self.expect("over")
         over = self.names()
         acc = self.accept("acc")
-        return self.typed("contract", operands + ([self.value()] if acc else []), over=over, acc=acc)
+        if acc:
+            operands.append(self.value())
+        return self.typed("contract", operands, over=over, acc=acc)
 
     def _map(self) -> Op:
         e = self.expr()

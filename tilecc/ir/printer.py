@@ -1,4 +1,4 @@
-"""IR to text. The text is complete: the parser gives back the same IR, so every stage can be edited."""
+"""IR to text. The text is complete: the parser gives back the same IR, so a stage can be edited."""
 
 from __future__ import annotations
 
