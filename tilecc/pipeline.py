@@ -16,7 +16,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from tilecc.errors import Diagnostic, DiagnosticError, IRError
+from tilecc.errors import CompileError, Diagnostic, DiagnosticError, IRError
 from tilecc.ir.core import Func
 from tilecc.passes.base import Pass, Remark, Remarks
 
@@ -236,11 +236,21 @@ class PassManager:
         for p in self.passes:
             log.pass_name = p.name
             start = time.perf_counter()
-            func = p.apply(func, log)
+            func = _apply(p, func, log)
             seconds = time.perf_counter() - start
             _verify(func, f"pass {p.name} made invalid IR")
             stages.append(Stage(_unique(p.name, stages), func, seconds))
         return Compilation(stages, log.items)
+
+
+def _apply(p: Pass, func: Func, log: Remarks) -> Func:
+    """What a pass makes of `func`; a program too deep for it is refused."""
+    try:
+        return p.apply(func, log)
+    except RecursionError:
+        message = f"{p.name}: a value depends on too long a chain of operations"
+        hint = "a Python loop puts every turn into the program: take fewer turns, or split it"
+        raise CompileError(Diagnostic(message, func.loc, hint)) from None
 
 
 def _unique(name: str, stages: Sequence[Stage]) -> str:

@@ -79,9 +79,7 @@ def tame(known: Knowledge, c: Contribution) -> bool:
         for n in walk(w)
         if isinstance(n, Arg | Index) and c.streamed(n)
     }
-    return all(
-        any(_cancels(known, c, v, brought) for v in _without_maximum(e)) for e in exponents
-    )
+    return all(any(_cancels(known, c, v, brought) for v in _without_maximum(e)) for e in exponents)
 
 
 def _cancels(known: Knowledge, c: Contribution, e: Expr, brought: set[Expr]) -> bool:

@@ -165,9 +165,7 @@ class _Expansion:
         return any(self._holds_body(x) for x in self.c.streams.inputs(op))
 
 
-def resolve_guards(
-    e: Expr, env: SignEnv, among: Callable[[Expr], bool] = lambda n: True
-) -> Expr:
+def resolve_guards(e: Expr, env: SignEnv, among: Callable[[Expr], bool] = lambda n: True) -> Expr:
     """`e` without those `where`s of `among` whose condition comes out one way only under `env`."""
 
     def f(n: Expr) -> Expr | None:
@@ -204,8 +202,9 @@ def abstract(c: Contribution, env: SignEnv, *, inline: bool) -> Abstraction:
         return Arg(parts[e])
 
     def go(e: Expr) -> Expr:
-        if isinstance(e, Const) and (isinstance(e.value, int) or abs(e.value) == float("inf")
-                                     or e.value.is_integer()):
+        if isinstance(e, Const) and (
+            isinstance(e.value, int) or abs(e.value) == float("inf") or e.value.is_integer()
+        ):
             return e
         if not c.moves(e):
             return part(e, "x" if c.streamed(e) else "c")

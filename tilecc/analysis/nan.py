@@ -55,9 +55,7 @@ def _dispensable(kernel: Op, stream: Op, state: Value, extreme: Op) -> bool:
                 return False
         elif outside & set(op.operands):
             outside.update(op.results)
-    return all(
-        _is_nan(y, known) for y in kernel.body.terminator.operands if y in outside
-    )
+    return all(_is_nan(y, known) for y in kernel.body.terminator.operands if y in outside)
 
 
 def _takes_nan(update: Op, extreme: Op) -> bool:

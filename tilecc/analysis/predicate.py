@@ -301,7 +301,7 @@ def _apart(p: Pred, q: Pred) -> bool:
 
 
 def compare(form: Linear, first: str = "", fn: str = "ge") -> Expr:
-    """`form >= 0` (or == 0, != 0) as a comparison of sums without negative terms, constants folded."""
+    """`form >= 0` (== 0, != 0) as a comparison of sums without negative terms, constants folded."""
     if not form.terms:
         return Const({"ge": form.const >= 0, "eq": form.const == 0, "ne": form.const != 0}[fn])
     lead = [(s, c) for s, c in form.terms if first and first in axes_of(s)]

@@ -35,6 +35,7 @@ class Refusal:
 
     reason: str
     loc: Loc | None = None
+    hint: str = ""
 
 
 def reductions(ops: Iterable[Op]) -> list[Op]:
@@ -47,8 +48,8 @@ def assign_roles(ops: Sequence[Op], outputs: Sequence[Value]) -> Roles | Refusal
     axes: dict[str, Axis] = {}
     for op in ops:
         for v in [*op.operands, *op.results]:
-            for a in v.type.axes:
-                axes.setdefault(a.name, a)
+            for axis in v.type.axes:
+                axes.setdefault(axis.name, axis)
     streamed = _streamed(ops, axes)
     if isinstance(streamed, Refusal):
         return streamed
@@ -56,12 +57,11 @@ def assign_roles(ops: Sequence[Op], outputs: Sequence[Value]) -> Roles | Refusal
         seen = [*op.operands, *op.results]
         both = [a for a in streamed if any(v.type.has(a) for v in seen)]
         if len(both) > 1:
-            return Refusal(f"a tile would be over two streamed axes ({' and '.join(both)})", op.loc)
+            what = f"a tile would be over two streamed axes ({' and '.join(both)})"
+            return Refusal(what, op.loc, "reduce over one axis at a time, the one that is walked")
     reduced = {a for op in reductions(ops) for a in op.over}
     common = [
-        a
-        for a in _in_order(outputs)
-        if a not in reduced and all(o.type.has(a) for o in outputs)
+        a for a in _in_order(outputs) if a not in reduced and all(o.type.has(a) for o in outputs)
     ]
     contractions = [op for op in ops if op.name == "contract"]
     parallel = tuple(
@@ -78,6 +78,7 @@ def assign_roles(ops: Sequence[Op], outputs: Sequence[Value]) -> Roles | Refusal
                     f"axis {a} would have to be whole in a tile, but its extent "
                     f"{', '.join(sorted(shared))} is also that of {other}, which is tiled",
                     ops[-1].loc,
+                    f"make the extent a number: static={{{min(shared)!r}: 64}}, or {a}:64",
                 )
     return Roles(parallel, tuple(streamed), inner, static)
 

@@ -47,9 +47,7 @@ class Schedule:
         for item in graph.items.values():
             self._place(graph, planner, item, apart)
 
-    def _place(
-        self, graph: Streams, planner: Planner, item: Item, apart: set[Value]
-    ) -> None:
+    def _place(self, graph: Streams, planner: Planner, item: Item, apart: set[Value]) -> None:
         source = graph.of(item.update.operands[0]) if item.update else item.value
         needs, final = graph.states(source), graph.barred(source)
         at = max([self.passes[s] for s in needs] + [self.passes[s] + 1 for s in final] + [0])

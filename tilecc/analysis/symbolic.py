@@ -102,6 +102,8 @@ def from_sympy(s: Any) -> Expr:
     """An expression for `s`, built of symbols that `to_sympy` made."""
     import sympy as sp
 
+    if s is sp.zoo or s is sp.nan:
+        return Const(math.nan)  # 1 / 0, whose sign nothing tells
     if s.is_number:
         return Const(float(s))
     if s.is_Symbol:

@@ -62,7 +62,10 @@ def _reduce(kind: str, x: Operand, over: Axes) -> Tensor:
         return t
     if isinstance(over, Tensor | int | float):
         wanted = {"max": "write tc.maximum(a, b)", "min": "write tc.minimum(a, b)"}
-        hint = wanted.get(kind, "write an expression with operators")
+        hint = "write an expression with operators"
+        if not isinstance(over, Tensor):
+            hint = f'axes have names, not numbers: write over="{(t.axes or ("i",))[-1]}"'
+        hint = wanted.get(kind, hint)
         return trace.error(f"{kind} reduces one tensor over axes given by name", hint)
     axes = trace.over(over, [t], kind)
     if axes is None:

@@ -12,13 +12,16 @@ import networkx as nx
 from tilecc.analysis.roles import Refusal, Roles, assign_roles, reductions
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Block, Builder, Cloner, Func, Op, TensorType, Value, uses
-from tilecc.ir.expr import Arg, Const, Env, evaluate
+from tilecc.ir.expr import Arg, Const, Env, evaluate, extents
 from tilecc.passes.base import Remarks
 
 # Sizes at which two ways of grouping are compared before any size is known.
 _NOMINAL_EXTENT = 4096
 _NOMINAL_STATIC = 64
 _NOMINAL_TILE = 64
+# The part of the traffic that must be intermediate tensors, for extents that could stay symbolic to
+# be bound.
+_WORTH_BINDING = 0.25
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Fuse:
     name: ClassVar[str] = "fuse"
 
     def apply(self, func: Func, remarks: Remarks) -> Func:
+        """The program as kernels, one after the other."""
         func = _materialise(func)
         graph = _Graph(func)
         groups = _grow(graph, remarks)
@@ -48,7 +52,7 @@ class Fuse:
 
 
 def _materialise(func: Func) -> Func:
-    """Give every returned parameter or view, and every view of a view, an operation to compute it."""
+    """Give every returned parameter or view, and every view of a view, a map that computes it."""
     cloner = Cloner()
     out = Func(func.name, [cloner.fresh(p) for p in func.params], Block(), func.attrs, func.loc)
     b = Builder(out.body)
@@ -134,14 +138,21 @@ def _size(t: TensorType, static: frozenset[str] = frozenset()) -> float:
 
     size = 1.0
     for a in t.axes:
-        size *= float(evaluate(a.extent, Env(extent=extent)))
+        # An empty axis would make all groupings equal.
+        size *= max(1.0, float(evaluate(a.extent, Env(extent=extent))))
     return size
 
 
-def _traffic(graph: _Graph, group: frozenset[Op], roles: Roles, static: frozenset[str]) -> float:
+def _traffic(
+    graph: _Graph,
+    group: frozenset[Op],
+    roles: Roles,
+    static: frozenset[str],
+    only: set[Value] | None = None,
+) -> float:
     """Bytes that the kernel moves: outputs once, an input again for each tile of axes it lacks.
 
-    `static` are the extents taken to be small.
+    `static` are the extents taken to be small; `only` are the tensors that count (None: all).
     """
     inside = {op.result for op in group}
     read: dict[Value, None] = {}
@@ -154,6 +165,8 @@ def _traffic(graph: _Graph, group: frozenset[Op], roles: Roles, static: frozense
     shape = {a.name: a for v in outputs for a in v.type.axes}
     shared = [a for a in roles.parallel if all(v.type.has(a) for v in read if v.type.axes)]
     for v in read:
+        if only is not None and v not in only:
+            continue
         again = 1.0
         for a in roles.parallel:
             if not v.type.has(a) and a not in shared:
@@ -162,7 +175,8 @@ def _traffic(graph: _Graph, group: frozenset[Op], roles: Roles, static: frozense
                     float(extent.value) if isinstance(extent, Const) else _NOMINAL_EXTENT
                 ) / _NOMINAL_TILE
         total += _size(v.type, static) * v.type.dtype.bytes * max(again, 1.0)
-    return total + sum(_size(v.type, static) * v.type.dtype.bytes for v in outputs)
+    written = [v for v in outputs if only is None or v in only]
+    return total + sum(_size(v.type, static) * v.type.dtype.bytes for v in written)
 
 
 def _grow(graph: _Graph, remarks: Remarks) -> list[frozenset[Op]]:
@@ -225,23 +239,46 @@ def _merge_reason(graph: _Graph, groups: Sequence[frozenset[Op]]) -> str | None:
     roles = graph.plan(merged)
     if isinstance(roles, Refusal):
         return roles.reason
-    before = 0.0
+    parts: list[tuple[frozenset[Op], Roles]] = []
     for g in groups:
         own = graph.plan(g)
         if isinstance(own, Refusal):
             return None  # alone it is no kernel at all
         if (loss := _loss(g, own, roles, producer=g is not groups[-1])) is not None:
             return loss
-        before += _traffic(graph, g, own, roles.static)  # at the same sizes as `after`
+        parts.append((g, own))
+
+    before = sum(_traffic(graph, g, own, roles.static) for g, own in parts)  # sizes as in `after`
     after = _traffic(graph, merged, roles, roles.static)
     if after >= before:
         return f"it would move {after / 1e6:.4g} MB instead of {before / 1e6:.4g} MB"
+    bound = _bound(merged, roles).difference(*(own.static for _, own in parts))
+    if bound:
+        static = roles.static - bound
+        inside = {op.result for op in merged}.difference(graph.outputs(merged))
+        saved = sum(_traffic(graph, g, own, static, inside) for g, own in parts)
+        if saved < _WORTH_BINDING * sum(_traffic(graph, g, own, static) for g, own in parts):
+            names = ", ".join(sorted(bound))
+            return f"{names} would have to be known when it is compiled, and little would be saved"
     return None
+
+
+def _bound(group: frozenset[Op], roles: Roles) -> frozenset[str]:
+    """Extents that must be static although nothing is reduced over an axis that has them.
+
+    A head dimension is reduced inside of a tile. Another inner axis is one that could be tiled if
+    less were in the kernel.
+    """
+    reduced = {a for op in reductions(group) for a in op.over}
+    axes = {a.name: a for op in group for v in [*op.operands, *op.results] for a in v.type.axes}
+    of = {name: extents(a.extent) for name, a in axes.items() if name in roles.inner}
+    inside = frozenset[str]().union(*(of[a] for a in of if a in reduced))
+    return frozenset[str]().union(*(of[a] for a in of if a not in reduced)) - inside
 
 
 def _loss(group: frozenset[Op], own: Roles, merged: Roles, producer: bool) -> str | None:
     """What a group that is a good kernel by itself would lose in a merged one; None if nothing."""
-    reduced = {a for op in reductions(group) for a in op.over}
+    reduced = {frozenset(op.over) for op in reductions(group)}
     for a in own.streamed:
         # One reduction may well be made inner (the head dimension), a nest of them is too large.
         if a in merged.inner and len(reduced) > 1:
@@ -296,7 +333,8 @@ class _Kernel:
         roles = graph.plan(group)
         self.ops = sorted(group, key=graph.order.__getitem__)
         if isinstance(roles, Refusal):
-            raise CompileError(Diagnostic(f"no kernel for this: {roles.reason}", roles.loc))
+            message = f"no kernel for this: {roles.reason}"
+            raise CompileError(Diagnostic(message, roles.loc, roles.hint))
         self.graph, self.roles, self.host = graph, roles, host
         self.outputs = graph.outputs(group)
         self.body = Block()
@@ -375,7 +413,8 @@ class _Kernel:
         yields = [*updates.values(), *(inner.value(v) for v in emitted)]
         Builder(body).op("yield", yields)
         names = [v.name for v in yields]
-        loc = (states or [emitted[0].owner])[0].loc  # type: ignore[union-attr]
+        first = states[0] if states else emitted[0].owner
+        loc = first.loc if first else None
         stream = Op("stream", [], [v.type for v in yields], {"axis": axis}, [body], loc, names)
         self.body.ops.append(stream)
         sources = [*updates, *emitted]

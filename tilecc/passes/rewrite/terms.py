@@ -13,7 +13,7 @@ from typing import Any
 
 from tilecc.errors import Loc
 from tilecc.ir.core import Axis, Value
-from tilecc.ir.dtypes import F32, I64, DType, accumulator
+from tilecc.ir.dtypes import BOOL, F32, F64, I64, DType, accumulator
 from tilecc.ir.expr import Arg, Call, Const, Expr, Extent
 from tilecc.ir.ops import infer_dtype
 
@@ -172,6 +172,10 @@ class Terms:
             args = args[::-1]
         weak = all(a.weak for a in args)
         dtype = _call_dtype(fn, tuple(a.dtype.kind if a.weak else a.dtype for a in args))
+        if dtype is F64:
+            # What is narrower is converted first: constants and factors that rules gather are
+            # then gathered in f64 too.
+            args = tuple(a if a.weak or a.dtype in (F64, BOOL) else self.cast(a, F64) for a in args)
         return self._intern("call", fn, args, union(args), dtype, weak)
 
     def cast(self, x: Term, to: DType) -> Term:
