@@ -30,6 +30,7 @@ class Remarks:
     items: list[Remark] = field(default_factory=list)
 
     def add(self, message: str, loc: Loc | None = None) -> None:
+        """Note a remark of the pass that runs."""
         self.items.append(Remark(self.pass_name, message, loc))
 
 
@@ -38,4 +39,6 @@ class Pass(Protocol):
 
     name: ClassVar[str]
 
-    def apply(self, func: Func, remarks: Remarks) -> Func: ...
+    def apply(self, func: Func, remarks: Remarks) -> Func:
+        """What the pass makes of `func`, which stays as it is."""
+        ...

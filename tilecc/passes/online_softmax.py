@@ -153,9 +153,7 @@ class _Rebuilt:
             more, value = [make_map(builder, *written(value), name="end")], Arg(1)
         cond, operands = written(plan.restore.cond, state, *more)
         e = call("where", cond, value, Arg(0))
-        self.outside[item.value] = make_map(
-            builder, e, operands, type=state.type, name=state.name
-        )
+        self.outside[item.value] = make_map(builder, e, operands, type=state.type, name=state.name)
 
 
 Guards = frozenset[tuple[Value, float]]

@@ -49,16 +49,15 @@ class Tile:
             if op.name != "kernel" or "grid" in op.attrs:
                 raise CompileError(Diagnostic(f"{op.name} is in no kernel: run fuse first", op.loc))
             plan = plan_tiles(op, dict(self.sizes), self.default)
-            known |= {
-                a: p for a, p in plan.items() if a not in known or known[a].role == "inner"
-            }
+            known |= {a: p for a, p in plan.items() if a not in known or known[a].role == "inner"}
             outs = []
             for r in op.results:
                 t = TensorType(r.type.dtype, r.type.axes)
                 alloc = Builder(body, op.loc).op("alloc", [], [t], names=[r.name])
                 outs.append(alloc.result)
                 host[r] = alloc.result
-            body.ops.append(tile_kernel(op, plan, host, outs))
+            if not all(any(a.static == 0 for a in r.type.axes) for r in op.results):
+                body.ops.append(tile_kernel(op, plan, host, outs))  # else there is nothing to do
         self._check_axes(known)
         ret = func.body.terminator
         Builder(body, ret.loc).op("return", [host[v] for v in ret.operands])

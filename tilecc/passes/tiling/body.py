@@ -22,8 +22,9 @@ from tilecc.ir.expr import (
     transform,
     walk,
 )
-from tilecc.ir.ops import REDUCERS, compute_dtype, identity, map_type
+from tilecc.ir.ops import REDUCERS, compute_dtype, identity, infer_dtype, map_type
 from tilecc.passes.tiling.access import load_at, tile_of
+from tilecc.passes.tiling.coordinates import share_coordinates
 from tilecc.passes.tiling.scope import Operands, Scope
 
 
@@ -53,6 +54,7 @@ class Body:
         ]
 
     def operand(self, v: Value) -> Value:
+        """The tile of a loop-level value."""
         return tile_of(self.scope, v, self.ragged)
 
     def emit(self, op: Op) -> None:
@@ -80,6 +82,7 @@ class Body:
 
     def _emit_map(self, e: Expr, operands: Operands, op: Op) -> Value:
         e = self.scope.globalise(e, operands)
+        e = share_coordinates(self.scope, e, operands, self.scope.type(op.result.type))
         # What `assume` dropped must not stay an operand.
         used = sorted({n.k for n in walk(e) if isinstance(n, Arg)})
         e = shift_args(e, {k: Arg(n) for n, k in enumerate(used)})
@@ -89,7 +92,11 @@ class Body:
     def _assume(self, op: Op, e: Expr) -> Expr:
         together = Operands(list(op.operands))
         known = together.adopt(self.known, self.known_reads)
-        return assume(e, known, [v.type.dtype for v in together.values])
+        dtypes = [v.type.dtype for v in together.values]
+        out = assume(e, known, dtypes)
+        # where(c, x, 0.0) is f32 where x is f16, and remains so.
+        wide = infer_dtype(e, dtypes)
+        return out if infer_dtype(out, dtypes) is wide else Cast(out, wide)
 
     def _guard(self, v: Value, tile: Value, kind: str) -> Value:
         """`tile` with the reducer's identity beyond the end of the streamed axis."""
@@ -107,8 +114,18 @@ class Body:
             e = Cast(e, tile.type.dtype)  # exact: both sides have that type
         return self.scope.map(e, operands.values, replace(tile.type, space="reg"), tile.name)
 
+    def _is_empty(self, op: Op) -> bool:
+        """Whether `op` reduces over an axis without elements."""
+        return any(self.scope.plan[a].size == 0 for a in op.over)
+
+    def _identity(self, op: Op, kind: str) -> Value:
+        type = self.scope.type(op.result.type)
+        return self.scope.map(identity(kind, type.dtype), [], type, op.result.name)
+
     def _reduce(self, op: Op) -> Value:
         kind = op.attrs["kind"]
+        if self._is_empty(op):
+            return self._identity(op, kind)
         x = self.operand(op.operands[0])
         if self.axis in op.over:
             x = self._guard(op.operands[0], x, kind)
@@ -123,6 +140,8 @@ class Body:
         return self.scope.once(("reduce", kind, x, op.over), new)
 
     def _contract(self, op: Op) -> Value:
+        if self._is_empty(op):
+            return self._identity(op, "sum")
         tiles = self.factors(op)
         new = Op(
             "contract",
@@ -150,6 +169,8 @@ class Body:
         start = self._repaired(op, carried)
         if kind == "sum" and _is_fresh_contraction(source):
             assert source.owner is not None
+            if self._is_empty(source.owner):
+                return start
             tiles = self.factors(source.owner)
             return self.scope.builder.op(
                 "contract",
@@ -197,4 +218,3 @@ class Body:
 
 def _is_fresh_contraction(v: Value) -> bool:
     return v.owner is not None and v.owner.name == "contract"
-

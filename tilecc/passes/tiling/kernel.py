@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tilecc.ir.core import Block, Builder, Op, TensorType, Value, uses
 from tilecc.ir.dtypes import I64
@@ -13,6 +13,8 @@ from tilecc.passes.tiling.body import Body
 from tilecc.passes.tiling.loops import conditions, hull, is_hull, segments
 from tilecc.passes.tiling.plan import AxisPlan
 from tilecc.passes.tiling.scope import Operands, Scope
+
+_Branch = Callable[[Scope], list[Value]]
 
 
 def tile_kernel(
@@ -122,7 +124,10 @@ class _Stream:
         results = self._choose(loop_scope, live, operands, visit, lambda _: carried)
         return self._close(block, loop_scope, bounds.lo, bounds.hi, current, results)
 
-    def _choose(self, scope, cond, operands, then, other):  # type: ignore[no-untyped-def]
+    def _choose(
+        self, scope: Scope, cond: Expr, operands: Operands, then: _Branch, other: _Branch
+    ) -> list[Value]:
+        """What `then` or `other` gives: one of them, or both under an `if`."""
         if cond == Const(True):
             return then(scope)
         if cond == Const(False):
@@ -149,7 +154,8 @@ class _Stream:
         scope = self.scope.inner(block)
         var = Value(TensorType(I64), f"{self.axis}_tile")
         scope.scalars[self.axis] = var
-        carried = [Value(v.type, op.result.name) for v, op in zip(current, self.updates, strict=True)]
+        pairs = zip(current, self.updates, strict=True)
+        carried = [Value(v.type, op.result.name) for v, op in pairs]
         block.args = [var, *carried]
         return block, scope, carried
 

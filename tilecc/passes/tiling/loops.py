@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tilecc.analysis import affine
 from tilecc.ir.core import Op, Value
 from tilecc.ir.expr import Call, Const, Expr, add, call, ceildiv, mul, transform
+from tilecc.passes.tiling.coordinates import name_divisions
 from tilecc.passes.tiling.scope import Operands, Scope
 
 ALWAYS = Const(True)
@@ -110,7 +111,7 @@ def segments(scope: Scope, stream: Op) -> list[Segment]:
     lo, hi = _floordiv(live[0], size), _ceildiv(live[1], size)
 
     def scalar(e: Expr, name: str) -> Value:
-        return scope.scalar(e, operands.values, name)
+        return scope.scalar(name_divisions(scope, e, operands), operands.values, name)
 
     start, end = scalar(lo, f"{axis}_start"), scalar(hi, f"{axis}_end")
     s, t = operands.ref(start), operands.ref(end)
@@ -138,14 +139,16 @@ def hull(scope: Scope, stream: Op) -> Hull:
     where = _where(scope, stream, operands)
     extent = scope.plan[axis].axis.extent
     lo, hi = affine.live_bounds(where, axis, _ranges(scope, axis, operands), extent)
+    start = name_divisions(scope, _floordiv(lo, size), operands)
+    end = name_divisions(scope, _ceildiv(hi, size), operands)
     return Hull(
-        scope.scalar(_floordiv(lo, size), operands.values, f"{axis}_start"),
-        scope.scalar(_ceildiv(hi, size), operands.values, f"{axis}_end"),
+        scope.scalar(start, operands.values, f"{axis}_start"),
+        scope.scalar(end, operands.values, f"{axis}_end"),
     )
 
 
 def conditions(scope: Scope, stream: Op, operands: Operands) -> tuple[Expr, Expr]:
-    """(may be live, is full) of the current tile; inside the loop, where its counter has a value."""
+    """(may be live, is full) of the current tile; inside the loop, where its counter is defined."""
     axis = stream.attrs["axis"]
     p = scope.plan[axis]
     where = _where(scope, stream, operands)
@@ -159,4 +162,4 @@ def conditions(scope: Scope, stream: Op, operands: Operands) -> tuple[Expr, Expr
     if p.ragged:
         inside = call("le", add(first, p.size or 1), p.axis.extent)
         full = inside if full == ALWAYS else call("and", full, inside)
-    return live, full
+    return name_divisions(scope, live, operands), name_divisions(scope, full, operands)

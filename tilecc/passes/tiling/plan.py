@@ -14,7 +14,7 @@ DEFAULT_TILE = 64
 
 @dataclass(frozen=True)
 class AxisPlan:
-    """One axis of a kernel: its role and its tile; `size` None is a point (one program an element)."""
+    """One axis of a kernel: its role and its tile; `size` None is a point (one element)."""
 
     axis: Axis
     role: str  # "parallel", "streamed" or "inner"
@@ -52,9 +52,7 @@ def rows(kernel: Op) -> tuple[str, ...]:
     parallel: tuple[str, ...] = kernel.attrs["over"]
     contractions = [op for op in kernel.body.walk() if op.name == "contract"]
     lacking = [
-        a
-        for a in parallel
-        if any(not v.type.has(a) for op in contractions for v in op.operands)
+        a for a in parallel if any(not v.type.has(a) for op in contractions for v in op.operands)
     ]
     if not contractions:
         return parallel[-1:]

@@ -31,6 +31,7 @@ class Operands:
     values: list[Value] = field(default_factory=list)
 
     def ref(self, v: Value) -> Arg:
+        """The operand `v`, which is added if it is new."""
         if v not in self.values:
             self.values.append(v)
         return Arg(self.values.index(v))
@@ -99,10 +100,8 @@ class Scope:
 
         return transform(e, f)
 
-    def map(
-        self, e: Expr, operands: Sequence[Value], type: TensorType, name: str = ""
-    ) -> Value:
-        """A `map`, once for each expression and operands in this block; a bare operand is itself."""
+    def map(self, e: Expr, operands: Sequence[Value], type: TensorType, name: str = "") -> Value:
+        """A `map`, made once for an expression and operands; a bare operand is itself."""
         if isinstance(e, Arg) and operands[e.k].type == type:
             return operands[e.k]
         key = ("map", e, tuple(operands), type)

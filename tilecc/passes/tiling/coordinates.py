@@ -1,0 +1,77 @@
+"""Divisions of coordinates, done once a tile, row or column instead of once an element."""
+
+from __future__ import annotations
+
+from tilecc.ir.core import TensorType, Value
+from tilecc.ir.dtypes import I64
+from tilecc.ir.expr import (
+    Arg,
+    Call,
+    Const,
+    Expr,
+    Index,
+    arg_numbers,
+    indices,
+    rebuild,
+    shift_args,
+    walk,
+)
+from tilecc.ir.ops import infer_dtype
+from tilecc.passes.tiling.scope import Operands, Scope
+
+_DIVISIONS = frozenset({"floordiv", "ceildiv", "mod"})
+
+
+def share_coordinates(scope: Scope, e: Expr, operands: Operands, type: TensorType) -> Expr:
+    """`e`, a map of that type, with integer parts that divide and lack an axis as their own maps.
+
+    where((%qi * 64 + index(i)) // %w == (%kj * 32 + index(j)) // %w, %s, -inf) : f32[i:64, j:32]
+    -->
+    %a = map (%qi * 64 + index(i)) // %w : i64[i:64]
+    %b = map (%kj * 32 + index(j)) // %w : i64[j:32]
+    where(%a == %b, %s, -inf) : f32[i:64, j:32]
+
+    No vector unit divides integers, so what an element costs is many times the rest of the map.
+    """
+    if len(type.axes) < 2 or not any(isinstance(n, Call) and n.fn in _DIVISIONS for n in walk(e)):
+        return e
+    dtypes = [v.type.dtype for v in operands.values]
+
+    def axes(n: Expr) -> set[str]:
+        held = {a for k in arg_numbers(n) for a in operands.values[k].type.names}
+        return held | (indices(n) & set(type.names))
+
+    def go(n: Expr) -> Expr:
+        if not isinstance(n, Arg | Index) and n.children():
+            divides = any(isinstance(x, Call) and x.fn in _DIVISIONS for x in walk(n))
+            narrow = 0 < len(axes(n)) < len(type.axes)
+            if divides and narrow and infer_dtype(n, dtypes) is I64:
+                return operands.ref(_made(scope, n, operands, axes(n), type))
+            return rebuild(n, tuple(go(c) for c in n.children()))
+        return n
+
+    return go(e)
+
+
+def name_divisions(scope: Scope, e: Expr, operands: Operands) -> Expr:
+    """`e`, about whole tiles, with its divisions as scalars of their own, each computed once.
+
+    A division by a power of two is a shift and stays where it is.
+    """
+    if not isinstance(e, Call):
+        return e
+    e = Call(e.fn, tuple(name_divisions(scope, a, operands) for a in e.args))
+    if e.fn not in _DIVISIONS or _is_shift(e.args[1]) or not arg_numbers(e):
+        return e
+    return operands.ref(scope.scalar(e, operands.values, "at"))
+
+
+def _is_shift(divisor: Expr) -> bool:
+    return isinstance(divisor, Const) and int(divisor.value).bit_count() == 1
+
+
+def _made(scope: Scope, e: Expr, operands: Operands, names: set[str], type: TensorType) -> Value:
+    used = sorted(arg_numbers(e))
+    local = shift_args(e, {k: Arg(n) for n, k in enumerate(used)})
+    kept = tuple(a for a in type.axes if a.name in names)
+    return scope.map(local, [operands.values[k] for k in used], TensorType(I64, kept, "reg"), "at")
