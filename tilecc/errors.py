@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Loc:
-    """A line of the user's program. `file` is as short as it can be (relative to the working directory)."""
+    """A line of the user's program; `file` is relative to the working directory where it can be."""
 
     file: str
     line: int

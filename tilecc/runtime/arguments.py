@@ -19,7 +19,7 @@ from tilecc.ir.dtypes import DType, dtype
 from tilecc.ir.expr import Const, Extent
 from tilecc.ir.interp_expr import integer
 from tilecc.ir.printer import print_expr
-from tilecc.runtime.dlpack import CPU, Array, dlpack_tensor, numpy_tensor, unit_stride
+from tilecc.runtime.dlpack import CPU, Array, dlpack_tensor, lend_zeros, numpy_tensor, unit_stride
 
 _LONG = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _REMEMBERED = 256  # shapes whose extents are kept
@@ -216,8 +216,10 @@ def tensor(x: Any, t: DType, names: Sequence[str], *, writable: bool = False) ->
     h = _numpy(x, t, writable) if isinstance(x, np.ndarray) else _foreign(x, t)
     if not h.shape or len(h.shape) != len(names):
         return h
-    if h.strides[-1] != 1 or 0 in h.shape:
-        if h.shape[-1] > 1 and 0 not in h.shape:
+    if 0 in h.shape:
+        h.keep = lend_zeros(h.tensor, h.shape, t.bytes)
+    elif h.strides[-1] != 1:
+        if h.shape[-1] > 1:
             call = "np.ascontiguousarray(...)" if isinstance(x, np.ndarray) else ".contiguous()"
             raise Refused(
                 f"has stride {h.strides[-1]} along axis {names[-1]}, its last, which must be 1",

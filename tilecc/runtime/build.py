@@ -14,7 +14,10 @@ from tilecc.target import Target
 
 @dataclass(frozen=True)
 class Library:
-    """A program's compiled functions by name, and the TVM module that holds them."""
+    """A program's compiled functions by name, and the TVM module that holds them.
+
+    There are none for a machine whose instructions this one lacks.
+    """
 
     module: Any
     functions: Mapping[str, Any]
@@ -38,8 +41,12 @@ def build(program: Program, target: Target) -> Library:
         raise CompileError(f"target {target.name} is not a CPU: kernels for it stop at TIR")
     start = time.perf_counter()
     module = tvm.IRModule({k.name: k.prim_func for k in program.kernels})
-    built = tirx.build(module, target=tvm.target.Target(llvm_target(target)))
-    functions = {k.name: built[k.name] for k in program.kernels}
+    # TVM's elimination of common subexpressions can use a variable before it defines it; LLVM has
+    # its own.
+    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+        built = tirx.build(module, target=tvm.target.Target(llvm_target(target)))
+    # Taking a function out of a module readies it for this process, which refuses foreign code.
+    functions = {k.name: built[k.name] for k in program.kernels} if runs_here(target) else {}
     for f in functions.values():
         f.release_gil = True
     return Library(built, functions, time.perf_counter() - start)

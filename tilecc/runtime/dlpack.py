@@ -71,13 +71,29 @@ def numpy_tensor(x: Array, t: DType) -> Any:
 
 
 def unit_stride(tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> object:
-    """Give the innermost axis stride 1, where it has one element or the tensor has none.
+    """Give the innermost axis stride 1, where it has one element.
 
     Compiled functions check that stride. Returns what must live as long as the tensor.
     """
     new = (ctypes.c_int64 * len(shape))(*strides[:-1], 1)
     _header(tensor).strides = ctypes.cast(new, ctypes.POINTER(ctypes.c_int64))
     return new
+
+
+def lend_zeros(tensor: Any, shape: tuple[int, ...], bytes: int) -> object:
+    """Put memory behind a tensor of no elements, whose `bytes` are those of one.
+
+    A kernel may read there through a table, though no result depends on it. Every row is the same
+    one, with some room at both ends. Returns what must live as long as the tensor.
+    """
+    room = 128
+    zeros = np.zeros(max(shape[-1], 1) * bytes + 3 * room, np.uint8)
+    strides = (ctypes.c_int64 * len(shape))(*[0] * (len(shape) - 1), 1)
+    header = _header(tensor)
+    header.data = zeros.ctypes.data + room + -zeros.ctypes.data % 64
+    header.byte_offset = 0
+    header.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
+    return zeros, strides
 
 
 def _header(tensor: Any) -> _DLTensor:

@@ -24,9 +24,13 @@ class Bounds:
         for op in kernel.body.walk():
             if op.name == "for" and self.never_negative(op.attrs["lo"], op.operands):
                 self.natural.add(op.body.args[0])
-            elif op.name == "map" and not op.result.type.axes:
-                if op.result.type.dtype.kind == "int" and self.never_negative(op.expr, op.operands):
-                    self.natural.add(op.result)
+            elif (
+                op.name == "map"
+                and not op.result.type.axes
+                and op.result.type.dtype.kind == "int"
+                and self.never_negative(op.expr, op.operands)
+            ):
+                self.natural.add(op.result)
 
     def never_negative(self, e: Expr, operands: Sequence[Value]) -> bool:
         """Whether an integer expression is known not to be negative."""

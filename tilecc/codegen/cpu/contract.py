@@ -55,6 +55,7 @@ class Contraction:
         return tirx.Cast("int32", out)
 
     def factor(self, v: Value, pos: Position) -> Prim:
+        """A factor's element in the type of the sum."""
         em = self.em
         t = register_dtype(v.type.dtype)
         if v.owner is not None and v.owner.name == "load" and v not in em.storage.slots:
@@ -64,6 +65,7 @@ class Contraction:
         return cast(x, t, self.dtype)
 
     def product(self, pos: Position) -> Prim:
+        """The product of the factors' elements."""
         out: Prim | None = None
         for v in self.factors:
             x = self.factor(v, pos)
@@ -71,6 +73,7 @@ class Contraction:
         return out
 
     def start(self, pos: Position) -> Prim:
+        """What the sum starts from."""
         if self.op.attrs.get("acc"):
             return self.em.read(self.op.operands[-1], pos)
         return const(0, self.dtype)
@@ -94,6 +97,7 @@ class Broadcast(Contraction):
         return None
 
     def emit(self) -> None:
+        """All blocks of the result."""
         em = self.em
         outer = [a for a in self.order[:-1] if a != self.y]
         count, width = em.split(self.x, em.sizes.get(self.x or "", 1))
@@ -119,9 +123,8 @@ class Broadcast(Contraction):
 
         return run
 
-    def block(
-        self, pos: Position, y0: Prim, mr: int, x0: Prim, nr: int, width: int
-    ) -> None:
+    def block(self, pos: Position, y0: Prim, mr: int, x0: Prim, nr: int, width: int) -> None:
+        """One block: start, sum, and what is applied as it leaves."""
         em, acc = self.em, self.acc
 
         def each(body: Callable[[Position, Prim], None], where: Position) -> None:
@@ -140,10 +143,8 @@ class Broadcast(Contraction):
         each(leave, pos)
         em.explicit = 0
 
-    def accumulate(
-        self, pos: Position, y0: Prim, mr: int, x0: Prim, nr: int, width: int
-    ) -> None:
-        """Add the products of a block to the accumulators, one element of the summed axes a step."""
+    def accumulate(self, pos: Position, y0: Prim, mr: int, x0: Prim, nr: int, width: int) -> None:
+        """Add the products of a block, one element of the summed axes a step."""
         acc = self.acc
         with ExitStack() as stack:
             inner = dict(pos)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tilecc.codegen.cpu.emit import Emitter, Position
 
 LANES = 16
+
+
 def uses_dot(op: Op, layout: Layout, isa: Isa) -> bool:
     """Whether a contraction goes through the dot instruction."""
     factors = inputs(op)
@@ -39,19 +41,17 @@ def uses_dot(op: Op, layout: Layout, isa: Isa) -> bool:
     if not order or any(v.owner is None or not v.type.has(k) for v in factors):
         return False
     across = [v for v in factors if v.type.has(order[-1])]
-    if len(across) != 1 or (factors[0].type.axis(k).static or 1) % 2:
+    if len(across) != 1 or factors[0].type.axis(k).size % 2:
         return False
     x = order[-1]
-    if x != layout.lane_axis and (across[0].type.axis(x).static or 1) % LANES:
+    if x != layout.lane_axis and across[0].type.axis(x).size % LANES:
         return False
     return layout.order(across[0].type)[-1] == x
 
 
 def pair_slot(name: str, v: Value, k: str, layout: Layout) -> Slot:
     """Scratch for pairs of `v` along `k`; the index along `k` counts pairs."""
-    axes = tuple(
-        Axis(a.name, Const((a.static or 1) // 2)) if a.name == k else a for a in v.type.axes
-    )
+    axes = tuple(Axis(a.name, Const(a.size // 2)) if a.name == k else a for a in v.type.axes)
     return make_slot(name, TensorType(I32, axes), layout)
 
 
@@ -65,7 +65,7 @@ def copy_pairs(em: Emitter, op: Op, k: str, slot: Slot) -> None:
     """Bring a loaded tile into scratch as pairs along `k`."""
     v = op.result
     order = em.layout.order(v.type)
-    sizes = {a.name: a.static or 1 for a in v.type.axes}
+    sizes = {a.name: a.size for a in v.type.axes}
     sizes[k] //= 2
     if order[-1] == k and sizes[k] % LANES == 0 and contiguous(op, k):
         _copy_contiguous(em, op, k, slot, sizes)
@@ -109,16 +109,15 @@ def _copy_contiguous(em: Emitter, op: Op, k: str, slot: Slot, sizes: dict[str, i
         with T.If(valid):
             with T.Then():
                 row()
-            with T.Else():
-                with T.serial(0, sizes[k] // LANES) as n:
-                    zero = tirx.Broadcast(tirx.const(0, "int32"), LANES)
-                    T.buffer_store(target, zero, index(pos, n))
+            with T.Else(), T.serial(0, sizes[k] // LANES) as n:
+                zero = tirx.Broadcast(tirx.const(0, "int32"), LANES)
+                T.buffer_store(target, zero, index(pos, n))
 
 
 def repack(em: Emitter, v: Value, k: str, slot: Slot) -> None:
     """Pairs of a computed factor, from scratch that holds its elements."""
     order = em.layout.order(v.type)
-    sizes = {a.name: a.static or 1 for a in v.type.axes}
+    sizes = {a.name: a.size for a in v.type.axes}
     sizes[k] //= 2
     inner = order[-1]
     with em.nest_loops(order[:-1], sizes) as pos:
@@ -132,9 +131,10 @@ class Dot(Broadcast):
     """A broadcast-form contraction whose inner step is the dot instruction."""
 
     def accumulate(self, pos: Position, y0: Prim, mr: int, x0: Prim, nr: int, width: int) -> None:
+        """Add the products of a block, a pair of the summed axis a step."""
         em, k = self.em, self.op.over[-1]
         slots = [em.storage.pairs[v, k] for v in self.factors]
-        across = [v.type.has(self.x) for v in self.factors]
+        across = [v.type.has(str(self.x)) for v in self.factors]
         with ExitStack() as stack:
             inner = dict(pos)
             for o in self.op.over[:-1]:
@@ -160,5 +160,3 @@ class Dot(Broadcast):
         if across:
             return buffer[tirx.Ramp(first, tirx.const(1, "int32"), LANES)]
         return tirx.Broadcast(buffer[first], LANES)
-
-

@@ -45,10 +45,12 @@ _READY = (TensorLoad, Var, tirx.FloatImm, tirx.IntImm)
 
 
 def i32(n: int) -> Prim:
+    """A constant i32."""
     return tirx.const(n, "int32")
 
 
 def i64(x: Prim | int) -> Prim:
+    """A constant or an index as i64."""
     return tirx.const(x, "int64") if isinstance(x, int) else tirx.Cast("int64", x)
 
 
@@ -76,6 +78,7 @@ class Temps:
     taken: dict[str, int] = field(default_factory=dict)
 
     def take(self, t: DType) -> Any | None:
+        """A free buffer for a value of type `t`, None if all are taken."""
         name = tir_dtype(t)
         n = self.taken.get(name, 0)
         if n >= len(self.buffers.get(name, [])):
@@ -84,6 +87,7 @@ class Temps:
         return self.buffers[name][n]
 
     def release(self) -> None:
+        """Give all buffers back."""
         self.taken.clear()
 
 
@@ -108,19 +112,26 @@ class Emitter:
         self.isa, self.layout, self.planner, self.storage = isa, layout, planner, storage
         self.bounds = bounds
         self.tensors, self.scalars, self.extents = tensors, scalars, extents
-        self.buffers, self.accumulators, self.temps, self.cells = buffers, accumulators, temps, cells
+        self.buffers, self.accumulators, self.temps, self.cells = (
+            buffers,
+            accumulators,
+            temps,
+            cells,
+        )
         self.local: dict[Value, Prim] = {}  # values of the element being computed
         self.sizes: dict[str, int] = {}
 
     # blocks
 
     def block(self, plan: BlockPlan) -> None:
+        """The items of a block, then the copies that its end asks for."""
         for item in plan.items:
             self.item(item)
         for v, slot in self.storage.exit_copies.get(plan, []):
             self.copy_value(v, slot)
 
     def item(self, item: Item) -> None:
+        """One item of a block."""
         match item:
             case Scalar(op):
                 self.scalar(op)
@@ -148,6 +159,7 @@ class Emitter:
         return self.expression(e, operands, {}).lower(e, want)
 
     def loop(self, op: Op, body: BlockPlan) -> None:
+        """A `for`: its carried values are scratch that the body overwrites."""
         for v, slot in self.storage.entry_copies[op]:
             self.copy_value(v, slot)
         lo = self.uniform(op.attrs["lo"], op.operands, I64)
@@ -157,6 +169,7 @@ class Emitter:
             self.block(body)
 
     def branch(self, item: Branch) -> None:
+        """An `if`."""
         cond = self.uniform(item.op.attrs["cond"], item.op.operands)
         with T.If(cond):
             with T.Then():
@@ -166,9 +179,8 @@ class Emitter:
 
     # reading values
 
-    def expression(
-        self, e: Expr, operands: Sequence[Value], pos: Position
-    ) -> ExprLowering:
+    def expression(self, e: Expr, operands: Sequence[Value], pos: Position) -> ExprLowering:
+        """How to lower `e` for the element at `pos`."""
         return ExprLowering(
             self.isa,
             [v.type.dtype for v in operands],
@@ -231,6 +243,7 @@ class Emitter:
         return x
 
     def slot_index(self, slot: Slot, pos: Position) -> list[Prim]:
+        """Where the element at `pos` lies in a slot."""
         index: Prim = i32(0)
         ramp: tuple[int, int] | None = None
         for a, step in slot.strides:
@@ -266,7 +279,7 @@ class Emitter:
     def load_address(
         self, op: Op, pos: Position, *, inside: Sequence[str] = ()
     ) -> tuple[list[Prim], Prim | None]:
-        """Coordinates that are in the tensor, and the condition under which they are the right ones."""
+        """Coordinates that are in the tensor, and the condition that they are the right ones."""
         tensor = self.tensors[op.operands[0]]
         coords = self.coordinates(op, pos)
         valid: Prim | None = None
@@ -295,6 +308,7 @@ class Emitter:
         return fits
 
     def element(self, op: Op, coords: list[Prim]) -> Prim:
+        """A tensor's element in its register type."""
         t = op.operands[0].type.dtype
         buffer = self.tensors[op.operands[0]].buffer
         return from_memory(buffer[tuple(coords)] if coords else buffer[()], t)
@@ -305,7 +319,9 @@ class Emitter:
         """Write a value, element by element, to a slot."""
 
         def body(pos: Position) -> None:
-            T.buffer_store(self.buffers[slot.buffer.name], self.read(v, pos), self.slot_index(slot, pos))
+            T.buffer_store(
+                self.buffers[slot.buffer.name], self.read(v, pos), self.slot_index(slot, pos)
+            )
 
         self.over(v, body)
 
@@ -329,7 +345,7 @@ class Emitter:
     def over(self, v: Value, body: Callable[[Position], None]) -> None:
         """Run `body` for every element of a value, vectorised along its innermost axis."""
         order = self.layout.order(v.type)
-        sizes = {a.name: a.static or 1 for a in v.type.axes}
+        sizes = {a.name: a.size for a in v.type.axes}
         with self.nest_loops(order[:-1], sizes) as pos:
             for x in self.vectors(order[-1] if order else None, sizes):
                 with self.lanes(x, pos, order[-1] if order else None):
@@ -340,6 +356,7 @@ class Emitter:
 
     @contextmanager
     def nest_loops(self, axes: Sequence[str], sizes: Mapping[str, int]) -> Iterator[Position]:
+        """Serial loops over `axes`."""
         pos: Position = {}
         with ExitStack() as stack:
             for a in axes:
@@ -358,7 +375,7 @@ class Emitter:
         return size // width, width
 
     def vectors(self, axis: str | None, sizes: Mapping[str, int]) -> Iterator[tuple[Prim, int]]:
-        """(first index, width) of each vector along an axis, in an emitted loop if there are more."""
+        """(first index, width) of each vector along an axis, in a loop if there are more."""
         count, width = self.split(axis, sizes.get(axis or "", 1))
         if count == 1:
             yield i32(0), width
@@ -390,6 +407,7 @@ class Emitter:
     # nests
 
     def nest(self, nest: Nest) -> None:
+        """One nest: reductions filled, its loops, reductions finished."""
         op = nest.ops[0]
         self.sizes = self.tile_sizes(nest)
         for o in nest.ops:
@@ -405,10 +423,9 @@ class Emitter:
                 self.finish(o)
 
     def tile_sizes(self, nest: Nest) -> dict[str, int]:
+        """Sizes of the axes that a nest touches."""
         values = [v for op in nest.ops for v in [*op.operands, *op.results]]
-        return {
-            a.name: a.static or 1 for v in values if v not in self.tensors for a in v.type.axes
-        }
+        return {a.name: a.size for v in values if v not in self.tensors for a in v.type.axes}
 
     def contraction_nest(self, nest: Nest) -> None:
         """A contraction in the form that its layout asks for, and what is applied to its result."""
@@ -430,6 +447,7 @@ class Emitter:
             Broadcast(self, op, rest).emit()
 
     def elementwise_nest(self, ops: Sequence[Op], shape: Value) -> None:
+        """Loops over all elements of `shape`, with `ops` in the innermost."""
         order = self.layout.order(shape.type)
         axis = order[-1] if order else None
         packed = {v: k for v, k in self.storage.packed_by_nest if v.owner in ops}
@@ -457,7 +475,9 @@ class Emitter:
     ) -> None:
         """Two neighbours along the axis of the pairs; their values go to scratch side by side."""
         (k,) = set(packed.values())
-        halves = {v: (self.temps.pairs[2 * n], self.temps.pairs[2 * n + 1]) for n, v in enumerate(packed)}
+        halves = {
+            v: (self.temps.pairs[2 * n], self.temps.pairs[2 * n + 1]) for n, v in enumerate(packed)
+        }
         with self.lanes(x, pos, axis):
             for n in (0, 1):
                 here = {**pos, k: pos[k] * 2 + n}
@@ -469,9 +489,7 @@ class Emitter:
             (index,) = self.slot_index(slot, first)
             lanes = tirx.Ramp(i32(0), i32(1), x[1])
             target = [tirx.Ramp(index, i32(1), x[1])]
-            T.buffer_store(
-                self.buffers[slot.buffer.name], pack2(low[lanes], high[lanes]), target
-            )
+            T.buffer_store(self.buffers[slot.buffer.name], pack2(low[lanes], high[lanes]), target)
 
     def element_body(
         self, ops: Sequence[Op], pos: Position, keep: Mapping[Value, str] | None = None
@@ -483,7 +501,12 @@ class Emitter:
         for op in ops:
             if op.name == "map":
                 e, t = op.expr, op.result.type.dtype
-                if keep and op.result in keep and isinstance(e, Cast) and not self._read_by(ops, op):
+                if (
+                    keep
+                    and op.result in keep
+                    and isinstance(e, Cast)
+                    and not self._read_by(ops, op)
+                ):
                     e, t = e.arg, F32  # packing rounds
                 x = self.expression(e, op.operands, pos).lower(e, t)
                 self.local[op.result] = self.bind(x, t)
@@ -529,9 +552,10 @@ class Emitter:
 
     def _last_size(self, op: Op) -> int:
         t = op.operands[0].type
-        return t.axis(self.layout.order(t)[-1]).static or 1
+        return t.axis(self.layout.order(t)[-1]).size
 
     def fill(self, op: Op) -> None:
+        """Start a reduction at its identity."""
         buffer, slot, across = self.partial_slot(op)
         size = slot.buffer.size * (
             self.split(op.operands[0].type.names[-1], self._last_size(op))[1] if across else 1
@@ -546,15 +570,18 @@ class Emitter:
                     T.buffer_store(buffer, identity, [n * width + v])
 
     def identity(self, op: Op) -> float | int:
+        """The identity of a reduction."""
         return identity(op.attrs["kind"], op.result.type.dtype).value
 
     def combine(self, op: Op, a: Prim, b: Prim) -> Prim:
+        """The reducer's function of two values."""
         fn = REDUCERS[op.attrs["kind"]].combine
         if op.attrs.get("nan") == "elsewhere" and fn in ("maximum", "minimum"):
             return tirx.max(a, b) if fn == "maximum" else tirx.min(a, b)
         return mathlib.lower(fn, [a, b], register_dtype(op.result.type.dtype), self.isa)
 
     def accumulate(self, op: Op, x: Prim, pos: Position) -> None:
+        """Take one more element into a reduction."""
         buffer, slot, across = self.partial_slot(op)
         index = self._partial_index(op, slot, pos, across)
         x = cast(x, op.operands[0].type.dtype, op.result.type.dtype)
@@ -568,7 +595,7 @@ class Emitter:
             return
         _, width = self.split(op.operands[0].type.names[-1], self._last_size(op))
         target = self.buffers[slot.buffer.name]
-        rows = {a.name: a.static or 1 for a in op.result.type.axes}
+        rows = {a.name: a.size for a in op.result.type.axes}
         with self.nest_loops(list(rows), rows) as pos:
             (n,) = self.slot_index(slot, pos)
             half = width // 2
@@ -582,13 +609,14 @@ class Emitter:
     # stores
 
     def store(self, op: Op, x: Prim, pos: Position) -> None:
+        """Write an element to a tensor, if it lies in it."""
         tensor = self.tensors[op.operands[1]]
         coords = self.coordinates(op, pos)
         x = cast(x, op.operands[0].type.dtype, op.operands[1].type.dtype)
         x = to_memory(x, op.operands[1].type.dtype)
         inside: Prim | None = None
-        lane_axis = self.layout.lane_axis
-        if op.operands[0].type.has(str(lane_axis)) and self.sizes[lane_axis] % self.layout.width:
+        lane_axis = str(self.layout.lane_axis)
+        if op.operands[0].type.has(lane_axis) and self.sizes[lane_axis] % self.layout.width:
             inside = pos[lane_axis] < self.sizes[lane_axis]
         for n, c in enumerate(coords):
             fits = self.within(op, n, c, tensor.shape[n])
@@ -599,7 +627,6 @@ class Emitter:
         else:
             with T.If(inside), T.Then():
                 T.buffer_store(tensor.buffer, x, coords)
-
 
 
 def _is_load(v: Value) -> bool:

@@ -1,7 +1,7 @@
 """Which nests are emitted on explicit vectors rather than in vectorised loops.
 
-AVX-512 has instructions for the ends of an exponential (vreduceps, vscalefps) that TVM only takes on
-vector-typed values: 7 instructions instead of 12. A nest qualifies if every value in it is one
+AVX-512 has instructions for the ends of an exponential (vreduceps, vscalefps) that TVM takes only
+on vector-typed values: 7 instructions instead of 12. A nest qualifies if every value in it is one
 whole vector from scratch or registers, or the same for all lanes.
 """
 

@@ -46,7 +46,7 @@ def uses_horizontal_dot(op: Op, layout: Layout, isa: Isa) -> bool:
         v.owner is not None and v.owner.name == "load" and contiguous(v.owner, k) for v in factors
     )
     whole = whole and all(v.type.dtype is BF16 for v in factors)
-    return whole and (factors[0].type.axis(k).static or 1) % 8 == 0
+    return whole and factors[0].type.axis(k).size % 8 == 0
 
 
 class Horizontal(Contraction):

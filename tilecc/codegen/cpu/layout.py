@@ -1,4 +1,4 @@
-"""Where tile values live on a CPU: vector lanes, scratch memory, or straight in the user's tensor."""
+"""Where tile values live on a CPU: in vector lanes, in scratch memory, or in the user's tensor."""
 
 from __future__ import annotations
 
@@ -121,12 +121,12 @@ def _converted_in_place(kernel: Op, op: Op, v: Value, layout: Layout, isa: Isa) 
         return False
     if is_horizontal(op, layout):
         return True
-    rows = math.prod(a.static or 1 for a in op.result.type.axes if not v.type.has(a.name))
+    rows = math.prod(a.size for a in op.result.type.axes if not v.type.has(a.name))
     x = natural_axis(op)
     if v.type.names[-1:] != (x,) or len(op.over) != 1 or rows > isa.mr:
         return False
     by_dot = isa.has_bf16_dot and all(f.type.dtype is BF16 for f in inputs(op))
-    return not by_dot or (_rows_in_memory(v) and (v.type.axis(str(x)).static or 1) % 32 == 0)
+    return not by_dot or (_rows_in_memory(v) and v.type.axis(str(x)).size % 32 == 0)
 
 
 def _rows_in_memory(v: Value) -> bool:
@@ -150,6 +150,7 @@ def _block_of(within: Op, op: Op | None) -> Block | None:
 
 
 def round_up(n: int, to: int) -> int:
+    """The least multiple of `to` that is at least `n`."""
     return -(-n // to) * to
 
 
@@ -159,7 +160,7 @@ def make_slot(name: str, t: TensorType, layout: Layout) -> Slot:
     step = 1
     for n, a in enumerate(reversed(layout.order(t))):
         strides.append((a, step))
-        size = t.axis(a).static or 1
+        size = t.axis(a).size
         step *= round_up(size, layout.width) if n == 0 else size
     buffer = ScratchBuffer(name, max(step, 1), register_dtype(t.dtype))
     return Slot(buffer, tuple(reversed(strides)))
@@ -167,4 +168,4 @@ def make_slot(name: str, t: TensorType, layout: Layout) -> Slot:
 
 def sizes(values: Iterable[Value] | Sequence[Value]) -> dict[str, int]:
     """Sizes of the axes of tile values."""
-    return {a.name: a.static or 1 for v in values for a in v.type.axes}
+    return {a.name: a.size for v in values for a in v.type.axes}

@@ -49,7 +49,7 @@ def lower(func: Func, target: Target) -> Program:
         CompileError: `func` is not tile IR, or holds what this family cannot express.
     """
     isa = isa_for(target)
-    kernels = []
+    kernels: list[KernelEntry] = []
     for op in func.body.ops:
         if op.name == "kernel":
             if "grid" not in op.attrs:
@@ -71,15 +71,21 @@ def _arguments(kernel: Op, params: Sequence[Value]) -> tuple[list[Value], list[V
     outside: dict[Value, None] = dict.fromkeys(v for v in kernel.operands if v not in inside)
     for op in kernel.body.walk():
         outside |= dict.fromkeys(v for v in op.operands if v not in inside)
-    tensors, scalars = [], []
+    tensors: list[Value] = []
+    scalars: list[Value] = []
     for v in outside:
         is_param_scalar = not v.type.axes and v.owner is None
         (scalars if is_param_scalar else tensors).append(v)
     known = {a.extent for v in tensors for a in v.type.axes}
     for name in _extents_read(kernel):
-        if Extent(name) not in known:
-            tensors.append(next(p for p in params if Extent(name) in {a.extent for a in p.type.axes}))
-            known |= {a.extent for a in tensors[-1].type.axes}
+        if Extent(name) in known:
+            continue
+        having = [p for p in params if Extent(name) in {a.extent for a in p.type.axes}]
+        if not having:
+            message = f"extent {name} is the extent of no parameter's axis, so it has no value"
+            raise CompileError(Diagnostic(message, kernel.loc))
+        tensors.append(having[0])
+        known |= {a.extent for a in having[0].type.axes}
     return tensors, scalars
 
 
@@ -148,22 +154,21 @@ def _lower_kernel(name: str, kernel: Op, isa: Isa, params: Sequence[Value]) -> K
     storage = Storage(layout, isa, planner).run()
     tensors, scalars = _arguments(kernel, params)
     scratch = list(_scratch(storage, kernel))
-    with IRBuilder() as ib:
-        with T.prim_func(s_tir=True):
-            T.func_name(name)
-            T.func_attr({"tirx.noalias": True, "global_symbol": name})
-            signature = _Signature(tensors, scalars)
-            buffers = {
-                s.name: T.match_buffer(
-                    T.arg(s.name, T.handle()), (s.size,), tir_dtype(s.dtype), align=64
-                )
-                for s in scratch
-            }
-            begin = T.arg("begin", tirx.Var("begin", "int64"))
-            end = T.arg("end", tirx.Var("end", "int64"))
-            emitter = _emitter(isa, kernel, layout, planner, storage, signature, buffers)
-            with imported(isa):
-                _tasks(emitter, kernel, begin, end)
+    with IRBuilder() as ib, T.prim_func(s_tir=True):
+        T.func_name(name)
+        T.func_attr({"tirx.noalias": True, "global_symbol": name})
+        signature = _Signature(tensors, scalars)
+        buffers = {
+            s.name: T.match_buffer(
+                T.arg(s.name, T.handle()), (s.size,), tir_dtype(s.dtype), align=64
+            )
+            for s in scratch
+        }
+        begin = T.arg("begin", tirx.Var("begin", "int64"))
+        end = T.arg("end", tirx.Var("end", "int64"))
+        emitter = _emitter(isa, kernel, layout, planner, storage, signature, buffers)
+        with imported(isa):
+            _tasks(emitter, kernel, begin, end)
     return KernelEntry(
         name,
         ib.get(),
@@ -206,15 +211,11 @@ def _emitter(
     names = {tir_dtype(t) for t in used} | {"int64", "int32"}
     width = layout.width
     temps = {
-        t: [T.alloc_buffer((width,), t) for _ in range(n)]
-        for t, n in _TEMPS.items()
-        if t in names
+        t: [T.alloc_buffer((width,), t) for _ in range(n)] for t, n in _TEMPS.items() if t in names
     }
     count = 2 * len(storage.packed_by_nest)
     pairs = [T.alloc_buffer((width,), "float32") for _ in range(count)]
-    sums = {
-        tir_dtype(op.result.type.dtype) for op in kernel.body.walk() if op.name == "contract"
-    }
+    sums = {tir_dtype(op.result.type.dtype) for op in kernel.body.walk() if op.name == "contract"}
     block = max(isa.mr * isa.nr, isa.registers * 3 // 4) * width
     accumulators = {t: T.alloc_buffer((block,), t) for t in sorted(sums)}
     cells = iter([T.alloc_buffer((1,), "int64") for _ in range(_scalar_count(kernel))])
@@ -242,7 +243,9 @@ def _scalar_count(kernel: Op) -> int:
 
 def _tasks(em: Emitter, kernel: Op, begin: Prim, end: Prim) -> None:
     """for task in begin .. end: the grid's coordinates, last dimension fastest, and the body."""
-    sizes = [_grid_size(em, e, kernel.operands) for e in kernel.attrs["grid"]]
+    # With an empty dimension there are no tasks, but TVM would divide by its constant 0.
+    one = tirx.const(1, "int64")
+    sizes = [tirx.max(_grid_size(em, e, kernel.operands), one) for e in kernel.attrs["grid"]]
     with T.serial(begin, tirx.max(begin, end)) as task:
         rest: Prim = task
         for n in reversed(range(len(sizes))):

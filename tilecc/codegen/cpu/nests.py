@@ -23,6 +23,7 @@ class Nest:
 
     @property
     def contraction(self) -> Op | None:
+        """The contraction of the nest, if it has one."""
         return next((op for op in self.ops if op.name == "contract"), None)
 
 
@@ -128,7 +129,9 @@ class Planner:
             self._append(plan, Scalar(op), op.results)
         elif self._is_inline(op, used):
             self.inline.add(op.result)
-            plan.where[op.result] = max((self._ready(plan, v, None) for v in op.operands), default=-1)
+            plan.where[op.result] = max(
+                (self._ready(plan, v, None) for v in op.operands), default=-1
+            )
         else:
             self._into_nest(plan, op)
 
@@ -154,7 +157,9 @@ class Planner:
         users = used.get(op.result, [])
         if not all(u.name in ("map", "reduce", "store", "contract") for u in users):
             return False
-        same = all(iteration_axes(u) == iteration_axes(op) and self._elementwise(u, op) for u in users)
+        same = all(
+            iteration_axes(u) == iteration_axes(op) and self._elementwise(u, op) for u in users
+        )
         if op.result.type.dtype is BOOL:
             return same
         return same and len(users) == 1
@@ -186,7 +191,9 @@ class Planner:
         axes = iteration_axes(op)
         earliest = 0
         for n, v in enumerate(op.operands):
-            streamed = op.name == "contract" and not (op.attrs.get("acc") and n == len(op.operands) - 1)
+            streamed = op.name == "contract" and not (
+                op.attrs.get("acc") and n == len(op.operands) - 1
+            )
             if op.name == "store" and n == 1:
                 continue
             earliest = max(earliest, self._ready(plan, v, None if streamed else axes))

@@ -12,7 +12,7 @@ from tilecc.codegen.cpu import mathlib
 from tilecc.codegen.cpu.casts import cast
 from tilecc.codegen.cpu.isa import Isa
 from tilecc.codegen.cpu.layout import register_dtype
-from tilecc.ir.dtypes import BOOL, F32, F64, I32, I64, DType
+from tilecc.ir.dtypes import BOOL, I32, I64, DType
 from tilecc.ir.expr import (
     FUNCTIONS,
     Acc,
@@ -105,5 +105,3 @@ class ExprLowering:
         """The type in which a comparison's sides are compared."""
         t = infer_dtype(Call("add", args), self.dtypes)
         return I64 if t is I32 else t
-
-

@@ -47,6 +47,7 @@ class Storage:
     """Those that the nest which computes them writes as pairs."""
 
     def run(self) -> Storage:
+        """Place all values."""
         self._find_dots(self.planner.plan)
         self._block(self.planner.plan, {})
         return self
@@ -80,8 +81,14 @@ class Storage:
             self.made.append(slot)
             at = plan.item_of(v)
             nest = plan.items[at] if at >= 0 else None
-            if not isinstance(nest, Nest) or nest.contraction or self.layout.order(v.type)[-1] == k:
+            if not isinstance(nest, Nest) or nest.contraction:
                 continue
+            inner = self.layout.order(v.type)[-1]
+            whole = inner == self.layout.lane_axis or not (
+                v.type.axis(inner).size % self.layout.width
+            )
+            if inner == k or not whole:
+                continue  # packing takes whole vectors across the pairs
             others = {o for w, o in self.packed_by_nest if w.owner in nest.ops}
             if others <= {k}:
                 self.packed_by_nest[v, k] = None
@@ -108,6 +115,7 @@ class Storage:
         )
 
     def new(self, v: Value) -> Slot:
+        """A slot of its own for `v`."""
         slot = make_slot(f"{v.name or 'x'}_{len(self.made)}", v.type, self.layout)
         self.made.append(slot)
         return slot
@@ -272,7 +280,9 @@ class _Uses:
             if item > at:
                 return False
             if item == at and (
-                op.name == "if" or op.name == "for" or iteration_axes(op) != iteration_axes(new.owner)
+                op.name == "if"
+                or op.name == "for"
+                or iteration_axes(op) != iteration_axes(new.owner)
             ):
                 return False
         return True
