@@ -18,9 +18,7 @@ TYPES = {
 
 def grouped(group):
     @tc.spec
-    def decode(
-        q: tc.Tensor["b h d"], k: tc.Tensor["b hk:G j:N d"], v: tc.Tensor["b hk:G j:N e:D"]
-    ):
+    def decode(q: tc.Tensor["b h d"], k: tc.Tensor["b hk:G j:N d"], v: tc.Tensor["b hk:G j:N e:D"]):
         g = tc.index("h") // group
         s = tc.dot(q, k.at(hk=g), over="d") * tc.rsqrt(tc.extent("d"))
         return tc.dot(tc.softmax(s, over="j"), v.at(hk=g), over="j")
@@ -93,9 +91,7 @@ def check(got, want, bound):
 )
 def test_grouped(group, d, dtype):
     t, bound = TYPES[dtype]
-    kernel = tc.compile(
-        grouped(group), dtype=dtype, static={"D": d}, tile={"h": group, "j": 64}
-    )
+    kernel = tc.compile(grouped(group), dtype=dtype, static={"D": d}, tile={"h": group, "j": 64})
     rng = np.random.default_rng(group)
     for n in LENGTHS:
         q = make(rng, (2, 2 * group, d), t)
@@ -132,9 +128,7 @@ def test_one_query_up_to_a_length(dtype):
         for length in (0, 1, 63, 64, 130, n, n + 5):
             k[:, :, length:] = np.nan
             got = kernel(q, k, v, length)[:, :, 0]
-            want = reference(
-                q[:, :, 0], np.nan_to_num(k.astype(np.float32)), v, [length, length]
-            )
+            want = reference(q[:, :, 0], np.nan_to_num(k.astype(np.float32)), v, [length, length])
             check(got, want, bound)
             k = make(rng, k.shape, t)
 
@@ -147,5 +141,3 @@ def test_a_length_for_each_batch(dtype):
     n = np.array([0, 1, 64, 100, 130], np.int32)
     q, k, v = (make(rng, s, t) for s in ((5, 8, 64), (5, 2, 130, 64), (5, 2, 130, 64)))
     check(kernel(q, k, v, n), reference(q, k, v, n), bound)
-
-

@@ -47,8 +47,7 @@ DERIVED = [
     ("sum", e("mul", EXP, S), "xux", "", e("mul", Acc(), FACTOR)),
     ("sum", e("where", S, EXP, 0.0), "xux", "", e("mul", Acc(), FACTOR)),
     ("sum", e("div", X, R), "xu", "1", e("mul", Acc(), e("div", Old(1), R))),
-    ("sum", e("div", EXP, S), "xuu", "2",
-     e("mul", Acc(), e("div", e("mul", FACTOR, Old(2)), S))),
+    ("sum", e("div", EXP, S), "xuu", "2", e("mul", Acc(), e("div", e("mul", FACTOR, Old(2)), S))),
     ("max", EXP, "xu", "", e("mul", Acc(), FACTOR)),
     ("max", DIFFERENCE, "xu", "", e("add", Acc(), e("sub", Old(1), R))),
     ("min", e("mul", X, R), "xu", "1", e("mul", Acc(), e("div", R, Old(1)))),
@@ -141,8 +140,7 @@ def test_second_derivation_costs_nothing():
 
 def test_import_without_sympy():
     code = (
-        "import sys, tilecc.passes.online_softmax\n"
-        "assert not {'sympy', 'tvm'} & set(sys.modules)"
+        "import sys, tilecc.passes.online_softmax\nassert not {'sympy', 'tvm'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -164,12 +162,17 @@ def test_sympy_round_trip(fn):
 
 
 SAMPLES = {
-    NEG_INF: [-np.inf], 2: [-2.5, -1.0], ZERO: [0.0], POS: [1.0, 2.5], POS_INF: [np.inf],
+    NEG_INF: [-np.inf],
+    2: [-2.5, -1.0],
+    ZERO: [0.0],
+    POS: [1.0, 2.5],
+    POS_INF: [np.inf],
     NAN: [np.nan],
 }
 UNARY = [f.name for f in FUNCTIONS.values() if f.arity == 1 and f.kind in ("arith", "float")]
 BINARY = [
-    f.name for f in FUNCTIONS.values()
+    f.name
+    for f in FUNCTIONS.values()
     if f.arity == 2 and f.kind in ("arith", "float", "bool") and f.name not in ("and", "or", "xor")
 ]
 
@@ -213,7 +216,5 @@ def test_inverse():
     f = e("div", e("sub", R, e("exp", e("mul", X, 3.0))), S)
     y = inverse(f, 0)
     t = evaluate(f, Env(arg=[0.4, 1.1, 0.7].__getitem__))
-    assert np.isclose(
-        evaluate(y, Env(arg=[None, 1.1, 0.7].__getitem__, acc=lambda: t)), 0.4
-    )
+    assert np.isclose(evaluate(y, Env(arg=[None, 1.1, 0.7].__getitem__, acc=lambda: t)), 0.4)
     assert inverse(e("tanh", X), 0) is None and inverse(e("mul", X, X), 0) is None

@@ -13,8 +13,7 @@ from tilecc.passes.base import Remarks
 from tilecc.passes.online_softmax import OnlineSoftmax
 
 HEAD = (
-    "func @f(%q: f32[i:M, d:D], %k: f32[j:N, d], %v: f32[j, e:D], "
-    "%b: f32[i, j], %sk: f32[i]) {\n"
+    "func @f(%q: f32[i:M, d:D], %k: f32[j:N, d], %v: f32[j, e:D], %b: f32[i, j], %sk: f32[i]) {\n"
 )
 SCORE = ["%s = contract %q, %k over d : f32[i:M, j:N]", "%x = map %s + %b : f32[i, j]"]
 
@@ -106,7 +105,11 @@ ONE_PASS = {
         outputs=["%acc", "%one"],
     ),
     "through lse": program(
-        MAX, GUARD, state("%l", "exp(%x - %g)"), row(L), pair("exp(%x - %L)", "%one", "%acc"),
+        MAX,
+        GUARD,
+        state("%l", "exp(%x - %g)"),
+        row(L),
+        pair("exp(%x - %L)", "%one", "%acc"),
         outputs=["%acc", "%L"],
     ),
     "max of exp": program(MAX, state("%h", "exp(%x - %m)", "max"), outputs=["%h"]),
@@ -119,12 +122,8 @@ ONE_PASS = {
     "masked after": program(
         MAX, pair("where(index(j) <= index(i), exp(%x - %m), 0.0)"), DIVIDE, outputs=["%z"]
     ),
-    "bias after": program(
-        MAX, pair("exp(%x - %m + index(j) * 0.125)"), DIVIDE, outputs=["%z"]
-    ),
-    "softmin": program(
-        MAX.replace("max", "min"), pair("exp(%m - %x)"), DIVIDE, outputs=["%z"]
-    ),
+    "bias after": program(MAX, pair("exp(%x - %m + index(j) * 0.125)"), DIVIDE, outputs=["%z"]),
+    "softmin": program(MAX.replace("max", "min"), pair("exp(%m - %x)"), DIVIDE, outputs=["%z"]),
     "two softmaxes": program(
         MAX,
         state("%m2", "%x * 2.0", "max"),
@@ -133,9 +132,7 @@ ONE_PASS = {
         row("%z = map %acc / %l + %acc2 / %l2 : f32[i, e:D]"),
         outputs=["%z"],
     ),
-    "rounded": program(
-        MAX, pair("cast(cast(exp(%x - %m), f16), f32)"), DIVIDE, outputs=["%z"]
-    ),
+    "rounded": program(MAX, pair("cast(cast(exp(%x - %m), f16), f32)"), DIVIDE, outputs=["%z"]),
 }
 
 # Programs that need more, with the obligation that fails and the lines that it names.
@@ -186,9 +183,7 @@ REFUSED = {
         [8],
     ),
     "threshold that moves": (
-        program(
-            MAX, GUARD, state("%h", "where(%x > %m - 1.0, exp(%x - %g), 0.0)"), outputs=["%h"]
-        ),
+        program(MAX, GUARD, state("%h", "where(%x > %m - 1.0, exp(%x - %g), 0.0)"), outputs=["%h"]),
         "a condition on x depends on r",
         [8],
     ),
@@ -269,9 +264,10 @@ def inputs(kind, m, n, seed=0):
 def test_one_pass(name):
     out, remarks = online(ONE_PASS[name])
     assert count(out, "stream") == 1
-    assert count(out, "contract") == sum(
-        op.name == "contract" and op.over == ("j",) for op in out.walk()
-    ) + 1, "the scores are computed once"
+    assert (
+        count(out, "contract")
+        == sum(op.name == "contract" and op.over == ("j",) for op in out.walk()) + 1
+    ), "the scores are computed once"
     assert not remarks
 
 
@@ -345,8 +341,15 @@ def test_restores_nan_of_a_masked_row():
 
 @pytest.mark.parametrize(
     ("name", "marked"),
-    [("guarded", 1), ("by hand", 1), ("max of exp", 0), ("guard on each score", 0),
-     ("masked after", 0), ("probabilities written out", 0), ("two softmaxes", 2)],
+    [
+        ("guarded", 1),
+        ("by hand", 1),
+        ("max of exp", 0),
+        ("guard on each score", 0),
+        ("masked after", 0),
+        ("probabilities written out", 0),
+        ("two softmaxes", 2),
+    ],
 )
 def test_max_may_drop_nan(name, marked):
     """Only where each output that depends on it gets NaN by a sum as well."""
@@ -368,7 +371,11 @@ def test_idempotent():
 def test_partly_joined():
     """A state with no repair goes to a second pass; its companions stay in the first."""
     func = program(
-        MAX, GUARD, pair("exp(%x - %g)"), state("%h", "exp(%x - %g) * (%x - %g)"), DIVIDE,
+        MAX,
+        GUARD,
+        pair("exp(%x - %g)"),
+        state("%h", "exp(%x - %g) * (%x - %g)"),
+        DIVIDE,
         outputs=["%z", "%h"],
     )
     out, remarks = online(func)
