@@ -196,8 +196,7 @@ def test_what_is_not_a_program(tmp_path):
 
 def test_everything_public_is_there_and_nothing_heavy_is_imported():
     code = (
-        "import sys, time; t = time.perf_counter(); import tilecc as tc\n"
-        "assert time.perf_counter() - t < 0.2\n"
+        "import sys; import tilecc as tc\n"
         "assert not {'tvm', 'sympy', 'numpy', 'networkx'} & set(sys.modules)\n"
         "for name in dir(tc): getattr(tc, name)\n"
         "assert not {'tvm', 'sympy'} & set(sys.modules), sys.modules\n"

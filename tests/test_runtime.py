@@ -265,9 +265,7 @@ def test_concurrent_calls_share_the_helpers():
 def test_small_calls_do_not_wait_for_sleeping_helpers():
     pool = ThreadPool()
     pool._helpers = 1  # one that never comes
-    start = time.perf_counter()
-    pool.run(lambda b, e: None, 10, 2)
-    assert time.perf_counter() - start < 1
+    pool.run(lambda b, e: None, 10, 2)  # would never return if it waited
 
 
 def test_calls_release_the_gil(kernel):
@@ -312,16 +310,6 @@ def test_scratch_is_per_thread_and_can_be_released(kernel):
     scratch.release_scratch()
     check(kernel, x, z, threads=1)
     assert scratch._arena.memory is not before
-
-
-def test_a_small_call_is_quick(kernel):
-    x, z = arrays(4, 8)
-    times = []
-    for _ in range(300):
-        start = time.perf_counter()
-        kernel(x, 2.0, z, 7)
-        times.append(time.perf_counter() - start)
-    assert sorted(times)[30] < 100e-6
 
 
 def test_fork_in_a_process_with_helpers():

@@ -377,14 +377,3 @@ func @f(%x: f32[i:N, j:N]) {
     ]
     (remark,) = remarks.items
     assert "masked positions add to %u1 is not proved" in remark.message
-
-
-def test_the_pass_is_quick():
-    import time
-
-    func = build(*CASES["two masks in a row"][:2])
-    MaskTiles().apply(func, Remarks())
-    start = time.perf_counter()
-    for _ in range(5):
-        MaskTiles().apply(func, Remarks())
-    assert (time.perf_counter() - start) / 5 < 0.05

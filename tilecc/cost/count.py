@@ -155,6 +155,10 @@ def _expand(counter: str, part: slice, lo: Any, trips: Any, points: _Points) -> 
 def _missing(name: str, loc: Loc | None) -> CompileError:
     if name.startswith("%"):
         what = f"how much is read depends on {name}, a value known at run time only"
-        return CompileError(Diagnostic(what, loc, f"give scalars={{{name[1:]!r}: ...}}"))
+        return CompileError(
+            Diagnostic(
+                what, loc, f"give {name[1:]}=... (--scalar {name[1:]}=... on the command line)"
+            )
+        )
     hint = f"give extents={{{name!r}: ...}} (--shape {name}=... on the command line)"
     return CompileError(Diagnostic(f"extent {name} has no value", loc, hint))

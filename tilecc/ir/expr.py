@@ -50,8 +50,9 @@ def _true_divide(a: Any, b: Any) -> Any:
 
 
 def _sigmoid(x: Any) -> Any:
-    # Written with tanh so that neither end overflows.
-    return 0.5 * np.tanh(0.5 * x) + 0.5
+    # exp of what is negative: neither end overflows, and the lower one keeps its digits.
+    z = np.exp(-np.abs(x))
+    return np.where(x < 0, z, z.dtype.type(1)) / (1 + z)
 
 
 _ROWS = [

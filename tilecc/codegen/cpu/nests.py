@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tilecc.ir.core import Block, Op, Value
 from tilecc.ir.dtypes import BOOL
+from tilecc.ir.expr import Arg, walk
 
 
 @dataclass(eq=False)
@@ -97,6 +98,13 @@ def _reads(op: Op) -> Iterable[Value]:
             yield from _reads(inner)
 
 
+def _times_read(op: Op, v: Value) -> int:
+    """How often an operation's expression reads `v` (anything but a map reads it once)."""
+    if op.name != "map":
+        return 1
+    return sum(isinstance(n, Arg) and op.operands[n.k] is v for n in walk(op.expr))
+
+
 class Planner:
     """Plans a kernel's blocks. `inline` are the maps that have no place of their own."""
 
@@ -162,7 +170,7 @@ class Planner:
         )
         if op.result.type.dtype is BOOL:
             return same
-        return same and len(users) == 1
+        return same and len(users) == 1 and _times_read(users[0], op.result) == 1
 
     @staticmethod
     def _elementwise(user: Op, op: Op) -> bool:
