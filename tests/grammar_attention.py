@@ -292,8 +292,9 @@ def _by_hand(c: Scene, s: str, mask: str, v: str) -> str:
 
 
 def _naive(c: Scene, s: str, mask: str, v: str) -> str:
+    """Exponentials that no maximum keeps small."""
     w = c.w
-    p = w.let("p", f"tc.exp({_hidden(c, s, mask)})")
+    p = w.let("p", f"tc.exp(tc.minimum({_hidden(c, s, mask)}, 20.0))")
     l = w.let("l", f'tc.sum({p}, over="{c.col}")')
     return w.let("o", f"{_weighted(c, p, v)} / ({l} + 1.0)")
 
