@@ -128,6 +128,7 @@ class Dsl:
     rounding: Rounding = field(default_factory=Rounding)
     extents: dict[str, int] = field(default_factory=dict)  # by axis
     empty_rows: bool = False  # whether a reduction met a row of -inf alone
+    largest_logit: float = 1.0  # of what maxima are taken of
     function: Any = None
 
     inf = math.inf
@@ -277,7 +278,7 @@ class Dsl:
         if x.dtype == "int":
             return Array(self, kept, x.data.max(axes, initial=np.iinfo("i8").min), "int")
         data = x.data.max(axes, initial=-np.inf)
-        self.note_empty_rows(data, x.data)
+        self.note_logits(data, x.data)
         return Array(self, kept, data, self._accumulator(x))
 
     def min(self, x: Any, over: str) -> Array:
@@ -286,15 +287,17 @@ class Dsl:
             return Array(self, kept, x.data.min(axes, initial=np.iinfo("i8").max), "int")
         return Array(self, kept, x.data.min(axes, initial=np.inf), self._accumulator(x))
 
-    def note_empty_rows(self, maximum: np.ndarray, x: np.ndarray) -> None:
+    def note_logits(self, maximum: np.ndarray, x: np.ndarray) -> None:
         self.empty_rows |= bool(x.size and np.any(maximum == -np.inf))
+        largest = float(np.max(np.abs(x), where=np.isfinite(x), initial=1.0))
+        self.largest_logit = max(self.largest_logit, largest)
 
     def _exponentials(self, x: Any, over: str) -> tuple[Array, np.ndarray, np.ndarray, Any, Any]:
         """x, its maximum, exp(x - m) and their sum, rounded."""
         x, axes, kept = self._split(x, over)
         t, r = self._accumulator(x), self.rounding
         m = x.data.max(axes, initial=-np.inf, keepdims=True)
-        self.note_empty_rows(m, x.data)
+        self.note_logits(m, x.data)
         shift = np.where(m == -np.inf, 0.0, m)
         d = r.absolute(x.data - shift, np.abs(x.data) + np.abs(shift), t)
         p = r.relative(np.exp(d), t, ELEMENTARY_UNITS)

@@ -58,6 +58,9 @@ class Program:
         inputs = ",\n    ".join(map(repr, self.inputs))
         return f'Program("""{self.source}""", (\n    {inputs},\n), frozenset())'
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # hypothesis would show the source on one line
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -121,7 +124,8 @@ class Writer:
         return self.draw(st.sampled_from(choices))
 
     def chance(self, percent: int) -> bool:
-        return bool(self.draw(st.integers(0, 99)) < percent)
+        """Whether to; shrinking leaves it out."""
+        return bool(self.draw(st.integers(0, 99)) >= 100 - percent)
 
     def arg(self, name: str, axes: str, fill: str = "normal", dtype: str | None = None) -> str:
         """An argument with axes "i:N d", whose extents default to the axis in capitals."""

@@ -108,8 +108,11 @@ class Expected:
 
 
 # Three samples of rounding see little of it; a chunk or a tile adds an order of its own.
-FACTOR = {"f64": 256, "f32": 256, "f16": 32, "bf16": 32}
+FACTOR = {"f64": 64, "f32": 64, "f16": 16, "bf16": 16}
 WORST = 0.1
+# References of exponentials are rounded too: eps times the largest logit, relative.
+LOGITS = 4
+SHORT_OF_SUMS = {"f64": "f64", "f32": "f32", "f16": "f32", "bf16": "f32"}
 SMALLEST = {"f64": 1e-300, "f32": 1e-36, "f16": 1e-6, "bf16": 1e-36}
 
 
@@ -136,7 +139,9 @@ def expected(source: str, dtype: str, arrays: dict[str, Any], *, exact: bool) ->
         with np.errstate(all="ignore"):
             off = max([np.max(np.abs(o - x.data)[finite], initial=0.0) for o in others])
             least = np.max(np.abs(x.data)[finite], initial=0.0) * UNIT[short]
-        tolerance = FACTOR[short] * max(off, least) + SMALLEST[short]
+        bound = LOGITS * min(dsl.largest_logit * UNIT[SHORT_OF_SUMS[short]], WORST)
+        size = np.max(np.abs(x.data)[finite], initial=0.0)
+        tolerance = FACTOR[short] * max(off, least) + bound * size + SMALLEST[short]
         if off > WORST * least / UNIT[short]:
             ok = np.zeros_like(ok)  # rounding decides on everything
         out.comparable.append(ok)
