@@ -28,6 +28,7 @@ import tilecc as tc
 from tilecc.runtime.scratch import release_scratch
 
 LENGTHS = (1000, 1037, 4096)
+LENGTHS_NAME = "lengths"
 OWN = "tilecc"
 
 console = Console(stderr=True)
@@ -68,9 +69,9 @@ def main(
     for case in [] if no_speed else chosen:
         one = functools.partial(_measure, case, names, rounds, patience, threads, report)
         parts.append((case.name, one))
-    if not no_speed and not wanted:
+    if not no_speed and (not wanted or any(w in LENGTHS_NAME for w in wanted)):
         divisor = 64 if quick else 1
-        parts.append(("lengths", lambda: _lengths(rounds, patience, threads, divisor, report)))
+        parts.append((LENGTHS_NAME, lambda: _lengths(rounds, patience, threads, divisor, report)))
     if not no_compile:
         parts.append(("compile times", lambda: _compile_times(2 if quick else 5, report)))
     for name, part in parts:
