@@ -186,10 +186,7 @@ def check_kernel(case: Case, stats: Statistics) -> None:
     stats.of.update(found)
 
 
-# The plain run takes two thirds of the kernels; the rest takes as long again.
-@pytest.mark.parametrize(
-    "shard", [pytest.param(0, marks=pytest.mark.slow), *range(1, KERNEL_SHARDS)]
-)
+@pytest.mark.parametrize("shard", range(KERNEL_SHARDS))
 def test_kernel(shard):
     start = 100 * SEED + 50 + shard
     stats = run_cases(KERNEL_CASES, start, cases(KERNEL_DTYPES, 3), check_kernel)
