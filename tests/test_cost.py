@@ -349,7 +349,7 @@ def test_a_run_time_scalar_is_a_symbol_and_must_be_given():
     assert r.fused.bytes is None
     with pytest.raises(CompileError, match=r"sliding_window\.py:\d+: .*%w") as e:
         report(*levels, CANVAS, {"B": 1, "H": 1, "N": 64})
-    assert "scalars={'w'" in str(e.value)
+    assert "--scalar w=" in str(e.value)
 
 
 def test_static_extents_keep_their_names():
