@@ -73,10 +73,6 @@ class TensorType:
         """The type with other elements."""
         return replace(self, dtype=dtype)
 
-    def in_space(self, space: str) -> TensorType:
-        """The type in another memory space."""
-        return replace(self, space=space)
-
 
 class Value:
     """A tensor (or scalar, with no axes). `name` is a hint: the printer makes it unique."""

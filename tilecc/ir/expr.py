@@ -8,7 +8,6 @@ derivation and a loop bound are one language with one printer, one parser and on
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -332,6 +331,3 @@ def ceildiv(a: Expr | int, b: int) -> Expr:
     if isinstance(a, Const):
         return Const(-(-int(a.value) // b))
     return a if b == 1 else call("ceildiv", a, Const(b))
-
-
-INF = math.inf

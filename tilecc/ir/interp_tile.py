@@ -10,10 +10,8 @@ import numpy as np
 
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import I64, DType
-from tilecc.ir.expr import Const, Expr, arg_numbers, indices
+from tilecc.ir.expr import Const, arg_numbers, indices
 from tilecc.ir.interp_state import Array, Run, fail
-
-Coord = Range | Expr
 
 
 def run_alloc(run: Run, op: Op) -> None:

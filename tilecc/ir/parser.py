@@ -5,12 +5,6 @@ The grammar is one rule an operation (docs/ir.md). Errors name file, line and wh
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NoReturn
-
-from tilecc.errors import Diagnostic, IRError, Loc
 from tilecc.ir.core import Axis, Block, Func, Op, Range, TensorType, Value
 from tilecc.ir.dtypes import DTYPES, I64, DType
 from tilecc.ir.expr import (
@@ -28,23 +22,11 @@ from tilecc.ir.expr import (
     shift_args,
 )
 from tilecc.ir.ops import OPS, REDUCERS
+from tilecc.ir.tokens import Token, Tokens
 
-_TOKEN = re.compile(
-    r"(?P<number>\d+\.(?!\.)\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+(?:[eE][+-]?\d+)?)"
-    r"|(?P<value>%\w+)|(?P<symbol>@\w+)|(?P<word>[A-Za-z_]\w*)"
-    r"|(?P<op>:\+|\.\.|//|==|!=|<=|>=|[-+*/%<>&|^~()\[\]{},:=])"
-)
-_COMMENT = re.compile(r"#\s*(.*):(\d+)\s*$")
 _SPACES = ("sram", "reg")
 _DIGITS = 400  # more than any number of an element type has
 _LITERALS = {"inf": float("inf"), "nan": float("nan"), "true": True, "false": False}
-
-
-@dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-    line: int
 
 
 def parse_ir(text: str, filename: str = "<ir>") -> Func:
@@ -60,86 +42,12 @@ def parse_ir(text: str, filename: str = "<ir>") -> Func:
         parser.fail("nested too deeply")
 
 
-class _Parser:
+class _Parser(Tokens):
     def __init__(self, text: str, filename: str) -> None:
-        self.filename = filename
-        self.lines = text.splitlines()
-        self.locs: dict[int, Loc] = {}
-        self.tokens: list[_Token] = []
-        self.pos = 0
+        super().__init__(text, filename)
         self.values: dict[str, Value] = {}
         self.extents: dict[str, Expr] = {}
         self.reads: list[Value] = []
-        for number, line in enumerate(self.lines, 1):
-            self._lex(number, line)
-        self.tokens.append(_Token("end", "the end of the text", max(len(self.lines), 1)))
-
-    def _lex(self, number: int, line: str) -> None:
-        code, hash_, comment = line.partition("#")
-        match = _COMMENT.match(hash_ + comment)
-        if match:
-            self.locs[number] = Loc(match[1], int(match[2]))
-        at = 0
-        while at < len(code):
-            if code[at].isspace():
-                at += 1
-                continue
-            m = _TOKEN.match(code, at)
-            if m is None:
-                self.fail(f"unexpected character {code[at]!r}", number)
-            self.tokens.append(_Token(str(m.lastgroup), m[0], number))
-            at = m.end()
-
-    # the token stream
-
-    def fail(self, message: str, line: int | None = None) -> NoReturn:
-        line = line or self.peek.line
-        source = self.lines[line - 1].strip() if line <= len(self.lines) else ""
-        raise IRError(Diagnostic(message, Loc(self.filename, line), f"in: {source}"))
-
-    @property
-    def last(self) -> int:
-        """The line of what was read last: an error that it shows is there, not on the next line."""
-        return self.tokens[max(self.pos - 1, 0)].line
-
-    @property
-    def peek(self) -> _Token:
-        return self.tokens[self.pos]
-
-    def next(self) -> _Token:
-        token = self.tokens[self.pos]
-        self.pos += token.kind != "end"
-        return token
-
-    def accept(self, text: str) -> bool:
-        if self.peek.text == text and self.peek.kind != "end":
-            self.pos += 1
-            return True
-        return False
-
-    def expect(self, text: str) -> None:
-        if not self.accept(text):
-            self.fail(f"expected {text!r}, found {self.peek.text!r}")
-
-    def word(self, what: str = "a name") -> str:
-        if self.peek.kind != "word":
-            self.fail(f"expected {what}, found {self.peek.text!r}")
-        return self.next().text
-
-    def commas(self, item: Callable[[], object], end: str | None = None) -> None:
-        """item {, item}; with `end`, possibly none, and `end` is consumed."""
-        if end is not None and self.accept(end):
-            return
-        item()
-        while self.accept(","):
-            item()
-        if end is not None:
-            self.expect(end)
-
-    def names(self) -> tuple[str, ...]:
-        out: list[str] = []
-        self.commas(lambda: out.append(self.word("an axis")))
-        return tuple(out)
 
     # values and types
 
@@ -158,7 +66,7 @@ class _Parser:
             self.commas(lambda: out.append(self.value()))
         return out
 
-    def define(self, token: _Token, value: Value) -> Value:
+    def define(self, token: Token, value: Value) -> Value:
         if token.kind != "value":
             self.fail(f"expected a value such as %x, found {token.text!r}", token.line)
         if token.text in self.values:
@@ -299,7 +207,7 @@ class _Parser:
 
     def op(self) -> Op:
         line = self.peek.line
-        results: list[_Token] = []
+        results: list[Token] = []
         if self.peek.kind == "value":
             self.commas(lambda: results.append(self.next()))
             self.expect("=")
@@ -466,7 +374,7 @@ class _Parser:
         lo = self.expr()
         self.expect("..")
         hi = self.expr()
-        reads, inits, names = self.reads, list[Value](), list[_Token]()
+        reads, inits, names = self.reads, list[Value](), list[Token]()
 
         def carried() -> None:
             names.append(self.next())
