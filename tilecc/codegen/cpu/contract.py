@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from tilecc.codegen.cpu.casts import cast
+from tilecc.codegen.cpu.casts import cast, register_name
 from tilecc.codegen.cpu.explicit import qualifies
 from tilecc.codegen.cpu.layout import inputs, register_dtype
-from tilecc.codegen.cpu.scalars import Prim, const, tir_dtype
+from tilecc.codegen.cpu.scalars import Prim, const
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import I64
 
 if TYPE_CHECKING:
-    from tilecc.codegen.cpu.emit import Emitter, Position
+    from tilecc.codegen.cpu.emit import Emitter
+    from tilecc.codegen.cpu.registers import Position
 
 
 class Contraction:
@@ -33,7 +34,7 @@ class Contraction:
         self.em, self.op = em, op
         self.factors = inputs(op)
         self.dtype = op.result.type.dtype
-        self.acc = em.accumulators[tir_dtype(self.dtype)]
+        self.acc = em.accumulators[register_name(self.dtype)]
         self.order = em.layout.order(op.result.type)
 
     def limit(self, axis: str) -> Prim:
@@ -59,7 +60,7 @@ class Contraction:
         em = self.em
         t = register_dtype(v.type.dtype)
         if v.owner is not None and v.owner.name == "load" and v not in em.storage.slots:
-            x = em.read_load(v.owner, pos, inside=self.op.over)
+            x = em.memory.read(v.owner, pos, inside=self.op.over)
         else:
             x = em.read(v, pos)
         return cast(x, t, self.dtype)

@@ -24,7 +24,8 @@ from tilecc.ir.dtypes import BF16, F32, I32
 from tilecc.ir.expr import Const
 
 if TYPE_CHECKING:
-    from tilecc.codegen.cpu.emit import Emitter, Position
+    from tilecc.codegen.cpu.emit import Emitter
+    from tilecc.codegen.cpu.registers import Position
 
 LANES = 16
 
@@ -73,7 +74,7 @@ def copy_pairs(em: Emitter, op: Op, k: str, slot: Slot) -> None:
     with em.nest_loops(order[:-1], sizes) as pos:
         for x in em.vectors(order[-1], sizes):
             with em.lanes(x, pos, order[-1]):
-                pair = [em.read_load(op, {**pos, k: pos[k] * 2 + n}) for n in (0, 1)]
+                pair = [em.memory.read(op, {**pos, k: pos[k] * 2 + n}) for n in (0, 1)]
                 T.buffer_store(em.buffers[slot.buffer.name], pack(*pair), em.slot_index(slot, pos))
 
 
@@ -93,7 +94,7 @@ def _copy_contiguous(em: Emitter, op: Op, k: str, slot: Slot, sizes: dict[str, i
         return [tirx.Ramp(first, tirx.const(1, "int32"), LANES)]
 
     with em.nest_loops(order[:-1], sizes) as pos:
-        coords, valid = em.load_address(op, {**pos, k: tirx.const(0, "int32")})
+        coords, valid = em.memory.address(op, {**pos, k: tirx.const(0, "int32")})
         buffer = em.tensors[op.operands[0]].buffer
 
         def row() -> None:

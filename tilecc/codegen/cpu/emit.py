@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.expr import TensorLoad, Var
 from tvm.tirx.script.builder import ir as T
 
-from tilecc.codegen.cpu import mathlib
 from tilecc.codegen.cpu.bounds import Bounds
-from tilecc.codegen.cpu.casts import cast, from_memory, to_memory
+from tilecc.codegen.cpu.casts import cast
 from tilecc.codegen.cpu.contract import Broadcast
 from tilecc.codegen.cpu.dot import Dot, copy_pairs, repack
 from tilecc.codegen.cpu.elementary import dtype_of
@@ -21,74 +18,17 @@ from tilecc.codegen.cpu.explicit import qualifies
 from tilecc.codegen.cpu.horizontal import Horizontal
 from tilecc.codegen.cpu.isa import Isa
 from tilecc.codegen.cpu.layout import Layout, Slot, is_horizontal, register_dtype
+from tilecc.codegen.cpu.memory import Memory
 from tilecc.codegen.cpu.nests import BlockPlan, Branch, Copy, Item, Loop, Nest, Planner, Scalar
-from tilecc.codegen.cpu.scalars import (
-    ExprLowering,
-    Prim,
-    const,
-    tir_dtype,
-)
+from tilecc.codegen.cpu.reductions import Reductions
+from tilecc.codegen.cpu.registers import READY, Position, Temps, Tensor, i32, wide
+from tilecc.codegen.cpu.scalars import ExprLowering, Prim
 from tilecc.codegen.cpu.storage import Storage
 from tilecc.codegen.cpu.streamed import Streamed, StreamedDot, is_streamed
 from tilecc.codegen.cpu.vectors import pack2
-from tilecc.ir.core import Op, Range, Value
+from tilecc.ir.core import Op, Value
 from tilecc.ir.dtypes import F32, I64, DType
 from tilecc.ir.expr import Cast, Expr
-from tilecc.ir.ops import REDUCERS, identity
-
-Position = dict[str, Prim]
-"""Where in a tile an element is: an index (i32) for each axis."""
-
-
-_READY = (TensorLoad, Var, tirx.FloatImm, tirx.IntImm)
-"""Expressions that cost nothing to write twice."""
-
-
-def i32(n: int) -> Prim:
-    """A constant i32."""
-    return tirx.const(n, "int32")
-
-
-def i64(x: Prim | int) -> Prim:
-    """A constant or an index as i64."""
-    return tirx.const(x, "int64") if isinstance(x, int) else tirx.Cast("int64", x)
-
-
-def wide(x: Prim) -> Prim:
-    """An index as i64, one vector of them if it is one."""
-    if isinstance(x, tirx.Ramp):
-        return tirx.Ramp(i64(x.base), tirx.const(1, "int64"), x.lanes)
-    return i64(x)
-
-
-@dataclass
-class Tensor:
-    """A user's tensor or a workspace: its TIR buffer and its extents."""
-
-    buffer: Any
-    shape: list[Prim]
-
-
-@dataclass
-class Temps:
-    """Small buffers that LLVM keeps in registers; taken for one element, then all given back."""
-
-    buffers: Mapping[str, list[Any]]
-    pairs: Sequence[Any] = ()  # f32 halves of values that are packed as bf16
-    taken: dict[str, int] = field(default_factory=dict)
-
-    def take(self, t: DType) -> Any | None:
-        """A free buffer for a value of type `t`, None if all are taken."""
-        name = tir_dtype(t)
-        n = self.taken.get(name, 0)
-        if n >= len(self.buffers.get(name, [])):
-            return None
-        self.taken[name] = n + 1
-        return self.buffers[name][n]
-
-    def release(self) -> None:
-        """Give all buffers back."""
-        self.taken.clear()
 
 
 class Emitter:
@@ -120,6 +60,9 @@ class Emitter:
         )
         self.local: dict[Value, Prim] = {}  # values of the element being computed
         self.sizes: dict[str, int] = {}
+        self.lane: Prim | None = None  # the lane that is being computed, or all of them
+        self.explicit = 0  # lanes of an explicit vector, 0 in a vectorised loop
+        self.memory, self.reductions = Memory(self), Reductions(self)
 
     # blocks
 
@@ -193,7 +136,7 @@ class Emitter:
 
     def bind(self, x: Prim, t: DType) -> Prim:
         """`x` computed once; a constant or a load already is."""
-        if isinstance(x, _READY):
+        if isinstance(x, READY):
             return x
         if self.lane is None:
             return x
@@ -202,9 +145,6 @@ class Emitter:
             return x
         T.buffer_store(buffer, x, [self.lane])
         return buffer[self.lane]
-
-    lane: Prim | None = None  # the lane that is being computed, or all of them
-    explicit = 0  # lanes of an explicit vector, 0 in a vectorised loop
 
     def spread(self, x: Prim) -> Prim:
         """A scalar in all lanes of an explicit vector."""
@@ -238,7 +178,7 @@ class Emitter:
     def read_uniform(self, op: Op, pos: Position) -> Prim:
         """An element in place; in an explicit vector the same for all lanes."""
         lanes, self.explicit = self.explicit, 0
-        x = self.read_load(op, pos)
+        x = self.memory.read(op, pos)
         self.explicit = lanes
         return x
 
@@ -253,65 +193,6 @@ class Emitter:
                 x = x.base
             index = index + x * step
         return [index if ramp is None else tirx.Ramp(index, i32(ramp[0]), ramp[1])]
-
-    def coordinates(self, op: Op, pos: Position) -> list[Prim]:
-        """Global coordinates (i64) of a load or store for the element at `pos`."""
-        out = []
-        for c in op.attrs["coords"]:
-            if isinstance(c, Range):
-                base = self.uniform(c.base, op.operands, I64)
-                out.append(base + i64(pos[c.axis]))
-            else:
-                out.append(self.expression(c, op.operands, pos).lower(c, I64))
-        return out
-
-    def read_load(self, op: Op, pos: Position, *, inside: Sequence[str] = ()) -> Prim:
-        """An element straight from the tensor; beyond its end 0, without touching memory there.
-
-        `inside`: axes along which the caller stays within the tensor.
-        """
-        coords, valid = self.load_address(op, pos, inside=inside)
-        x = self.element(op, coords)
-        if valid is None:
-            return x
-        return tirx.Select(valid, x, const(0, op.result.type.dtype))
-
-    def load_address(
-        self, op: Op, pos: Position, *, inside: Sequence[str] = ()
-    ) -> tuple[list[Prim], Prim | None]:
-        """Coordinates that are in the tensor, and the condition that they are the right ones."""
-        tensor = self.tensors[op.operands[0]]
-        coords = self.coordinates(op, pos)
-        valid: Prim | None = None
-        for n, (c, x) in enumerate(zip(op.attrs["coords"], coords, strict=True)):
-            waived = isinstance(c, Range) and c.axis in inside
-            fits = self.within(op, n, x, tensor.shape[n], high=not waived)
-            # TVM would drop a `min` that the condition beside it implies, and read what is outside.
-            if not waived and self.bounds.may_be_high(op, n):
-                coords[n] = tirx.call_llvm_pure_intrin(
-                    "int64", "llvm.smin", coords[n], tensor.shape[n] - 1
-                )
-            if self.bounds.may_be_low(op, n):
-                zero = tirx.const(0, "int64")
-                coords[n] = tirx.call_llvm_pure_intrin("int64", "llvm.smax", coords[n], zero)
-            # What a point reads outside is any element: no result may depend on it.
-            if fits is not None and isinstance(c, Range):
-                valid = fits if valid is None else tirx.And(valid, fits)
-        return coords, valid
-
-    def within(self, op: Op, n: int, x: Prim, end: Prim, *, high: bool = True) -> Prim | None:
-        """The condition for coordinate n of a load or store to be in the tensor; None: it is."""
-        fits: Prim | None = x < end if high and self.bounds.may_be_high(op, n) else None
-        if self.bounds.may_be_low(op, n):
-            low = x >= 0
-            fits = low if fits is None else tirx.And(fits, low)
-        return fits
-
-    def element(self, op: Op, coords: list[Prim]) -> Prim:
-        """A tensor's element in its register type."""
-        t = op.operands[0].type.dtype
-        buffer = self.tensors[op.operands[0]].buffer
-        return from_memory(buffer[tuple(coords)] if coords else buffer[()], t)
 
     # copies
 
@@ -337,7 +218,7 @@ class Emitter:
         buffer = self.buffers[slot.buffer.name]
 
         def body(pos: Position) -> None:
-            x = cast(self.read_load(op, pos), t, register_dtype(t))
+            x = cast(self.memory.read(op, pos), t, register_dtype(t))
             T.buffer_store(buffer, x, self.slot_index(slot, pos))
 
         self.over(op.result, body)
@@ -412,7 +293,7 @@ class Emitter:
         self.sizes = self.tile_sizes(nest)
         for o in nest.ops:
             if o.name == "reduce":
-                self.fill(o)
+                self.reductions.fill(o)
         if nest.contraction is not None:
             self.contraction_nest(nest)
         else:
@@ -420,7 +301,7 @@ class Emitter:
             self.elementwise_nest(nest.ops, shape)
         for o in nest.ops:
             if o.name == "reduce":
-                self.finish(o)
+                self.reductions.finish(o)
 
     def tile_sizes(self, nest: Nest) -> dict[str, int]:
         """Sizes of the axes that a nest touches."""
@@ -520,9 +401,9 @@ class Emitter:
                 T.buffer_store(self.buffers[slot.buffer.name], x, self.slot_index(slot, pos))
         for op, x in pending:
             if op.name == "reduce":
-                self.accumulate(op, x, pos)
+                self.reductions.accumulate(op, x, pos)
             else:
-                self.store(op, x, pos)
+                self.memory.store(op, x, pos)
         kept = {v: self.local[v] for v in keep or ()}
         self.local.clear()
         self.temps.release()
@@ -531,102 +412,6 @@ class Emitter:
     @staticmethod
     def _read_by(ops: Sequence[Op], op: Op) -> bool:
         return any(op.result in o.operands for o in ops)
-
-    # reductions
-
-    def partial_slot(self, op: Op) -> tuple[Any, Slot, bool]:
-        """Where a reduction accumulates; True if lanes still have to be combined at the end."""
-        slot = self.storage.slots[op.result]
-        order = self.layout.order(op.operands[0].type)
-        across = bool(order) and order[-1] in op.over
-        if not across:
-            return self.buffers[slot.buffer.name], slot, False
-        return self.buffers[f"{slot.buffer.name}_lanes"], slot, True
-
-    def _partial_index(self, op: Op, slot: Slot, pos: Position, across: bool) -> list[Prim]:
-        (index,) = self.slot_index(slot, {a: pos[a] for a, _ in slot.strides})
-        if not across:
-            return [index]
-        _, width = self.split(op.operands[0].type.names[-1], self._last_size(op))
-        return [self.at_lane(index * width)]
-
-    def _last_size(self, op: Op) -> int:
-        t = op.operands[0].type
-        return t.axis(self.layout.order(t)[-1]).size
-
-    def fill(self, op: Op) -> None:
-        """Start a reduction at its identity."""
-        buffer, slot, across = self.partial_slot(op)
-        size = slot.buffer.size * (
-            self.split(op.operands[0].type.names[-1], self._last_size(op))[1] if across else 1
-        )
-        identity = const(self.identity(op), op.result.type.dtype)
-        width = self.layout.width if size % self.layout.width == 0 else 1
-        with T.serial(0, size // width) as n:
-            if width == 1:
-                T.buffer_store(buffer, identity, [n])
-            else:
-                with T.vectorized(0, width) as v:
-                    T.buffer_store(buffer, identity, [n * width + v])
-
-    def identity(self, op: Op) -> float | int:
-        """The identity of a reduction."""
-        return identity(op.attrs["kind"], op.result.type.dtype).value
-
-    def combine(self, op: Op, a: Prim, b: Prim) -> Prim:
-        """The reducer's function of two values."""
-        fn = REDUCERS[op.attrs["kind"]].combine
-        if op.attrs.get("nan") == "elsewhere" and fn in ("maximum", "minimum"):
-            return tirx.max(a, b) if fn == "maximum" else tirx.min(a, b)
-        return mathlib.lower(fn, [a, b], register_dtype(op.result.type.dtype), self.isa)
-
-    def accumulate(self, op: Op, x: Prim, pos: Position) -> None:
-        """Take one more element into a reduction."""
-        buffer, slot, across = self.partial_slot(op)
-        index = self._partial_index(op, slot, pos, across)
-        x = cast(x, op.operands[0].type.dtype, op.result.type.dtype)
-        x = self.bind(x, op.result.type.dtype)
-        T.buffer_store(buffer, self.combine(op, buffer[tuple(index)], x), index)
-
-    def finish(self, op: Op) -> None:
-        """Combine the lanes of a reduction along the vector axis."""
-        buffer, slot, across = self.partial_slot(op)
-        if not across:
-            return
-        _, width = self.split(op.operands[0].type.names[-1], self._last_size(op))
-        target = self.buffers[slot.buffer.name]
-        rows = {a.name: a.size for a in op.result.type.axes}
-        with self.nest_loops(list(rows), rows) as pos:
-            (n,) = self.slot_index(slot, pos)
-            half = width // 2
-            while half:
-                with T.vectorized(0, half) as v:
-                    low, high = n * width + v, n * width + half + v
-                    T.buffer_store(buffer, self.combine(op, buffer[low], buffer[high]), [low])
-                half //= 2
-            T.buffer_store(target, buffer[n * width], [n])
-
-    # stores
-
-    def store(self, op: Op, x: Prim, pos: Position) -> None:
-        """Write an element to a tensor, if it lies in it."""
-        tensor = self.tensors[op.operands[1]]
-        coords = self.coordinates(op, pos)
-        x = cast(x, op.operands[0].type.dtype, op.operands[1].type.dtype)
-        x = to_memory(x, op.operands[1].type.dtype)
-        inside: Prim | None = None
-        lane_axis = str(self.layout.lane_axis)
-        if op.operands[0].type.has(lane_axis) and self.sizes[lane_axis] % self.layout.width:
-            inside = pos[lane_axis] < self.sizes[lane_axis]
-        for n, c in enumerate(coords):
-            fits = self.within(op, n, c, tensor.shape[n])
-            if fits is not None:
-                inside = fits if inside is None else tirx.And(inside, fits)
-        if inside is None:
-            T.buffer_store(tensor.buffer, x, coords)
-        else:
-            with T.If(inside), T.Then():
-                T.buffer_store(tensor.buffer, x, coords)
 
 
 def _is_load(v: Value) -> bool:

@@ -25,7 +25,8 @@ from tilecc.ir.core import Op, Value
 from tilecc.ir.dtypes import BF16, F32
 
 if TYPE_CHECKING:
-    from tilecc.codegen.cpu.emit import Emitter, Position
+    from tilecc.codegen.cpu.emit import Emitter
+    from tilecc.codegen.cpu.registers import Position
 
 
 def rows_at_once(rows: int, isa: Isa) -> int:
@@ -136,7 +137,7 @@ class Horizontal(Contraction):
             x = em.buffers[slot.buffer.name][tirx.Ramp(first, 1, lanes)]
         else:
             assert v.owner is not None
-            coords, valid = em.load_address(v.owner, pos)
+            coords, valid = em.memory.address(v.owner, pos)
             ramp = tirx.Ramp(coords[-1], tirx.const(1, "int64"), 2 * lanes)
             index = (*coords[:-1], ramp)
             raw = em.tensors[v.owner.operands[0]].buffer[index]

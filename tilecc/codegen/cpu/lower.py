@@ -10,11 +10,13 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.bounds import Bounds
-from tilecc.codegen.cpu.emit import Emitter, Temps, Tensor
+from tilecc.codegen.cpu.casts import register_name
+from tilecc.codegen.cpu.emit import Emitter
 from tilecc.codegen.cpu.isa import Isa, isa_for
 from tilecc.codegen.cpu.layout import choose_layout, kept_loads, register_dtype
 from tilecc.codegen.cpu.nests import Planner
-from tilecc.codegen.cpu.scalars import ExprLowering, Prim, tir_dtype
+from tilecc.codegen.cpu.registers import Temps, Tensor
+from tilecc.codegen.cpu.scalars import ExprLowering, Prim
 from tilecc.codegen.cpu.storage import Storage
 from tilecc.codegen.cpu.vectors import imported
 from tilecc.codegen.program import KernelEntry, Program, ScratchBuffer
@@ -26,20 +28,6 @@ from tilecc.target import Target
 
 # Registers that one element's computation may take beside the accumulators.
 _TEMPS = {"float32": 24, "float64": 24, "int32": 8, "int64": 12, "bool": 0}
-_MEMORY_DTYPES = {
-    "bool": "bool",
-    "i8": "int8",
-    "u8": "uint8",
-    "i16": "int16",
-    "i32": "int32",
-    "i64": "int64",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-}
 
 
 def lower(func: Func, target: Target) -> Program:
@@ -119,7 +107,7 @@ class _Signature:
             handle = T.arg(f"t{n}", T.handle())
             self.tensors[v] = self._match(handle, f"t{n}", v)
         for n, v in enumerate(scalars):
-            var = tirx.Var(f"s{n}", tir_dtype(v.type.dtype))
+            var = tirx.Var(f"s{n}", register_name(v.type.dtype))
             self.scalars[v] = T.arg(f"s{n}", var)
 
     def _match(self, handle: Any, name: str, v: Value) -> Tensor:
@@ -141,7 +129,7 @@ class _Signature:
         buffer = T.match_buffer(
             handle,
             tuple(shape),
-            _MEMORY_DTYPES[v.type.dtype.name],
+            v.type.dtype.numpy.name,
             strides=strides or None,
             align=v.type.dtype.bytes,
         )
@@ -160,7 +148,7 @@ def _lower_kernel(name: str, kernel: Op, isa: Isa, params: Sequence[Value]) -> K
         signature = _Signature(tensors, scalars)
         buffers = {
             s.name: T.match_buffer(
-                T.arg(s.name, T.handle()), (s.size,), tir_dtype(s.dtype), align=64
+                T.arg(s.name, T.handle()), (s.size,), register_name(s.dtype), align=64
             )
             for s in scratch
         }
@@ -208,14 +196,16 @@ def _emitter(
     used: set[DType] = set()
     for op in kernel.body.walk():
         used |= {register_dtype(v.type.dtype) for v in [*op.operands, *op.results]}
-    names = {tir_dtype(t) for t in used} | {"int64", "int32"}
+    names = {register_name(t) for t in used} | {"int64", "int32"}
     width = layout.width
     temps = {
         t: [T.alloc_buffer((width,), t) for _ in range(n)] for t, n in _TEMPS.items() if t in names
     }
     count = 2 * len(storage.packed_by_nest)
     pairs = [T.alloc_buffer((width,), "float32") for _ in range(count)]
-    sums = {tir_dtype(op.result.type.dtype) for op in kernel.body.walk() if op.name == "contract"}
+    sums = {
+        register_name(op.result.type.dtype) for op in kernel.body.walk() if op.name == "contract"
+    }
     block = max(isa.mr * isa.nr, isa.registers * 3 // 4) * width
     accumulators = {t: T.alloc_buffer((block,), t) for t in sorted(sums)}
     cells = iter([T.alloc_buffer((1,), "int64") for _ in range(_scalar_count(kernel))])

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 
 from tilecc.codegen.cpu import mathlib
-from tilecc.codegen.cpu.casts import cast
+from tilecc.codegen.cpu.casts import cast, register_name
 from tilecc.codegen.cpu.isa import Isa
 from tilecc.codegen.cpu.layout import register_dtype
 from tilecc.ir.dtypes import BOOL, I32, I64, DType
@@ -30,20 +30,13 @@ from tilecc.ir.ops import infer_dtype
 Prim = Any
 """A TIR expression."""
 
-TIR_NAMES = {"f64": "float64", "f32": "float32", "i64": "int64", "i32": "int32", "bool": "bool"}
-
-
-def tir_dtype(t: DType) -> str:
-    """TIR's name of the register type of `t`."""
-    return TIR_NAMES[register_dtype(t).name]
-
 
 def const(value: bool | int | float, t: DType) -> Prim:
     """A TIR constant of the register type of `t`."""
     t = register_dtype(t)
     if t is BOOL:
         return tirx.const(bool(value), "bool")
-    return tirx.const(float(value) if t.kind == "float" else int(value), tir_dtype(t))
+    return tirx.const(float(value) if t.kind == "float" else int(value), register_name(t))
 
 
 @dataclass

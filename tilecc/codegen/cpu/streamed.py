@@ -19,7 +19,7 @@ from tilecc.codegen.cpu.vectors import dot2
 from tilecc.ir.core import Op, Value
 
 if TYPE_CHECKING:
-    from tilecc.codegen.cpu.emit import Position
+    from tilecc.codegen.cpu.registers import Position
 
 # Bytes of the large factor in a chunk: a part of the smallest first cache there is.
 _CHUNK = 16 * 1024
@@ -186,7 +186,7 @@ class StreamedDot(Streamed):
         """32 elements of a row, as they lie in memory."""
         em, op = self.em, large.owner
         assert op is not None
-        coords, valid = em.load_address(op, pos)
+        coords, valid = em.memory.address(op, pos)
         ramp = tirx.Ramp(coords[-1], tirx.const(1, "int64"), 32)
         index = (*coords[:-1], ramp)
         raw = em.tensors[op.operands[0]].buffer[index]

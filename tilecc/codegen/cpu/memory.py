@@ -1,0 +1,104 @@
+"""Elements of tensors: their coordinates, kept inside, and what is read and written there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as T
+
+from tilecc.codegen.cpu.casts import cast, from_memory, to_memory
+from tilecc.codegen.cpu.registers import Position, i64
+from tilecc.codegen.cpu.scalars import Prim, const
+from tilecc.ir.core import Op, Range
+from tilecc.ir.dtypes import I64
+
+if TYPE_CHECKING:
+    from tilecc.codegen.cpu.emit import Emitter
+
+
+class Memory:
+    """Loads and stores of single elements, for an emitter."""
+
+    def __init__(self, em: Emitter) -> None:
+        self.em = em
+
+    def coordinates(self, op: Op, pos: Position) -> list[Prim]:
+        """Global coordinates (i64) of a load or store for the element at `pos`."""
+        out = []
+        for c in op.attrs["coords"]:
+            if isinstance(c, Range):
+                base = self.em.uniform(c.base, op.operands, I64)
+                out.append(base + i64(pos[c.axis]))
+            else:
+                out.append(self.em.expression(c, op.operands, pos).lower(c, I64))
+        return out
+
+    def read(self, op: Op, pos: Position, *, inside: Sequence[str] = ()) -> Prim:
+        """An element straight from the tensor; beyond its end 0, without touching memory there.
+
+        `inside`: axes along which the caller stays within the tensor.
+        """
+        coords, valid = self.address(op, pos, inside=inside)
+        x = self.element(op, coords)
+        if valid is None:
+            return x
+        return tirx.Select(valid, x, const(0, op.result.type.dtype))
+
+    def address(
+        self, op: Op, pos: Position, *, inside: Sequence[str] = ()
+    ) -> tuple[list[Prim], Prim | None]:
+        """Coordinates that are in the tensor, and the condition that they are the right ones."""
+        tensor = self.em.tensors[op.operands[0]]
+        coords = self.coordinates(op, pos)
+        valid: Prim | None = None
+        for n, (c, x) in enumerate(zip(op.attrs["coords"], coords, strict=True)):
+            waived = isinstance(c, Range) and c.axis in inside
+            fits = self.within(op, n, x, tensor.shape[n], high=not waived)
+            # TVM would drop a `min` that the condition beside it implies, and read what is outside.
+            if not waived and self.em.bounds.may_be_high(op, n):
+                coords[n] = tirx.call_llvm_pure_intrin(
+                    "int64", "llvm.smin", coords[n], tensor.shape[n] - 1
+                )
+            if self.em.bounds.may_be_low(op, n):
+                zero = tirx.const(0, "int64")
+                coords[n] = tirx.call_llvm_pure_intrin("int64", "llvm.smax", coords[n], zero)
+            # What a point reads outside is any element: no result may depend on it.
+            if fits is not None and isinstance(c, Range):
+                valid = fits if valid is None else tirx.And(valid, fits)
+        return coords, valid
+
+    def within(self, op: Op, n: int, x: Prim, end: Prim, *, high: bool = True) -> Prim | None:
+        """The condition for coordinate n of a load or store to be in the tensor; None: it is."""
+        fits: Prim | None = x < end if high and self.em.bounds.may_be_high(op, n) else None
+        if self.em.bounds.may_be_low(op, n):
+            low = x >= 0
+            fits = low if fits is None else tirx.And(fits, low)
+        return fits
+
+    def element(self, op: Op, coords: list[Prim]) -> Prim:
+        """A tensor's element in its register type."""
+        t = op.operands[0].type.dtype
+        buffer = self.em.tensors[op.operands[0]].buffer
+        return from_memory(buffer[tuple(coords)] if coords else buffer[()], t)
+
+    def store(self, op: Op, x: Prim, pos: Position) -> None:
+        """Write an element to a tensor, if it lies in it."""
+        tensor = self.em.tensors[op.operands[1]]
+        coords = self.coordinates(op, pos)
+        x = cast(x, op.operands[0].type.dtype, op.operands[1].type.dtype)
+        x = to_memory(x, op.operands[1].type.dtype)
+        inside: Prim | None = None
+        lane_axis = str(self.em.layout.lane_axis)
+        if op.operands[0].type.has(lane_axis) and self.em.sizes[lane_axis] % self.em.layout.width:
+            inside = pos[lane_axis] < self.em.sizes[lane_axis]
+        for n, c in enumerate(coords):
+            fits = self.within(op, n, c, tensor.shape[n])
+            if fits is not None:
+                inside = fits if inside is None else tirx.And(inside, fits)
+        if inside is None:
+            T.buffer_store(tensor.buffer, x, coords)
+        else:
+            with T.If(inside), T.Then():
+                T.buffer_store(tensor.buffer, x, coords)

@@ -1,0 +1,68 @@
+"""What an element is computed from: positions, tensors, small buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import tirx
+from tvm.ir.expr import TensorLoad, Var
+
+from tilecc.codegen.cpu.casts import register_name
+from tilecc.codegen.cpu.scalars import Prim
+from tilecc.ir.dtypes import DType
+
+Position = dict[str, Prim]
+"""Where in a tile an element is: an index (i32) for each axis."""
+
+
+READY = (TensorLoad, Var, tirx.FloatImm, tirx.IntImm)
+"""Expressions that cost nothing to write twice."""
+
+
+def i32(n: int) -> Prim:
+    """A constant i32."""
+    return tirx.const(n, "int32")
+
+
+def i64(x: Prim | int) -> Prim:
+    """A constant or an index as i64."""
+    return tirx.const(x, "int64") if isinstance(x, int) else tirx.Cast("int64", x)
+
+
+def wide(x: Prim) -> Prim:
+    """An index as i64, one vector of them if it is one."""
+    if isinstance(x, tirx.Ramp):
+        return tirx.Ramp(i64(x.base), tirx.const(1, "int64"), x.lanes)
+    return i64(x)
+
+
+@dataclass
+class Tensor:
+    """A user's tensor or a workspace: its TIR buffer and its extents."""
+
+    buffer: Any
+    shape: list[Prim]
+
+
+@dataclass
+class Temps:
+    """Small buffers that LLVM keeps in registers; taken for one element, then all given back."""
+
+    buffers: Mapping[str, list[Any]]
+    pairs: Sequence[Any] = ()  # f32 halves of values that are packed as bf16
+    taken: dict[str, int] = field(default_factory=dict)
+
+    def take(self, t: DType) -> Any | None:
+        """A free buffer for a value of type `t`, None if all are taken."""
+        name = register_name(t)
+        n = self.taken.get(name, 0)
+        if n >= len(self.buffers.get(name, [])):
+            return None
+        self.taken[name] = n + 1
+        return self.buffers[name][n]
+
+    def release(self) -> None:
+        """Give all buffers back."""
+        self.taken.clear()
