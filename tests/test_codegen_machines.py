@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,6 +47,14 @@ def test_machines(machine, dtype, name):
     assert found is None, found
     for how in PLACES:
         built.check(arrays(built.source, {**EXTENTS, **static}), how=how)
+
+
+def test_features_beyond_the_named_cpu():
+    """A hypervisor may show a CPU that has more than its level of the instruction set."""
+    level = resolve("x86-64-v4")
+    machine = replace(level, name="hidden", features=level.features | {"avx512bf16"})
+    spec, tile, static = SPECS["cross"]
+    assert "dpbf16ps" in Built(spec, tile, static, "bfloat16", machine).asm()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

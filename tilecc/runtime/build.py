@@ -53,8 +53,14 @@ def build(program: Program, target: Target) -> Library:
 
 
 def llvm_target(target: Target) -> dict[str, Any]:
-    """TVM's description of a CPU. The CPU is always named: -mcpu=native gives generic code."""
+    """TVM's description of a CPU. The CPU is always named: -mcpu=native gives generic code.
+
+    So are its features: a hypervisor may show a CPU of no known name that has more than its level
+    of the instruction set, and LLVM aborts on an instruction that it was not told of.
+    """
     made: dict[str, Any] = {"kind": "llvm", "mcpu": target.arch}
+    if target.features:
+        made["mattr"] = [f"+{name}" for name in sorted(target.features)]
     if target.triple:
         made["mtriple"] = target.triple
     return made
