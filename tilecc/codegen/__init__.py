@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from tilecc.codegen.program import KernelEntry, Program, ScratchBuffer
+from tilecc.codegen.program import (
+    DeviceKernel,
+    DeviceProgram,
+    KernelEntry,
+    Parameter,
+    Program,
+    ScratchBuffer,
+)
 from tilecc.ir.core import Func
 from tilecc.target import Target
 
-__all__ = ["KernelEntry", "Program", "ScratchBuffer", "lower"]
+__all__ = [
+    "DeviceKernel",
+    "DeviceProgram",
+    "KernelEntry",
+    "Parameter",
+    "Program",
+    "ScratchBuffer",
+    "lower",
+]
 
 
 def lower(func: Func, target: Target) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tilecc.ir.core import Value
 from tilecc.ir.dtypes import DType
@@ -46,3 +46,52 @@ class Program:
         """Bytes that one thread needs beside inputs and outputs; does not depend on any extent."""
         sizes = [sum(s.size * s.dtype.bytes for s in k.scratch) for k in self.kernels]
         return max(sizes, default=0)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of a CUDA kernel.
+
+    `kind` "tensor": the address of `value`, whose last axis is contiguous. "stride": elements
+    between neighbours along axis number `axis` of `value`. "extent": the size of `extent` (a name),
+    which `value` has along `axis`. "scalar": the rank-0 parameter `value`. `ctype` is its C type,
+    `name` its name in the source.
+    """
+
+    kind: Literal["tensor", "extent", "stride", "scalar"]
+    name: str
+    ctype: str
+    value: Value | None = None
+    axis: int | None = None
+    extent: str | None = None
+
+
+@dataclass(frozen=True)
+class DeviceKernel:
+    """One CUDA kernel: launched with a 1-D grid of CTAs, the product of `grid`, none if it is 0.
+
+    `params` are in the order of the signature that `source` has. `grid` is over extent names and
+    the values `grid_reads`; a CTA has `threads` threads and `shared` bytes of dynamic shared
+    memory. `alignment`: by tensor parameter, what its address and all its strides must be multiples
+    of, in bytes; where a call's are not, `relaxed` takes its place, the same kernel with loads and
+    stores of single elements (None: the kernel asks for no more than the size of an element).
+    """
+
+    name: str
+    prim_func: Any
+    source: str
+    params: tuple[Parameter, ...]
+    grid: tuple[Expr, ...]
+    grid_reads: tuple[Value, ...]
+    threads: int
+    shared: int
+    alignment: tuple[tuple[str, int], ...] = ()
+    relaxed: DeviceKernel | None = None
+
+
+@dataclass(frozen=True)
+class DeviceProgram:
+    """A compiled function's kernels in the order in which they run, for an architecture (sm_80)."""
+
+    kernels: tuple[DeviceKernel, ...]
+    arch: str
