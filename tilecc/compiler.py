@@ -15,10 +15,11 @@ from tilecc.ir.expr import extents
 from tilecc.pipeline import Compilation, PassManager
 
 if TYPE_CHECKING:
-    from tilecc.codegen.program import Program
+    from tilecc.codegen.program import DeviceProgram, Program
     from tilecc.dsl.specification import Spec
     from tilecc.kernel import Kernel
     from tilecc.runtime.build import Library
+    from tilecc.runtime.cuda.library import DeviceLibrary
     from tilecc.target import Target
 
 # The passes from each level on: what decides on kernels, and what makes them one pass over tiles.
@@ -159,8 +160,8 @@ class Compiled:
     run: Compilation
     tile: dict[str, int]
     choice: Any = None  # the cost model's, if it chose
-    program: Program | None = None
-    library: Library | None = None
+    program: Program | DeviceProgram | None = None
+    library: Library | DeviceLibrary | None = None
     timings: dict[str, float] = field(default_factory=dict)
 
 
@@ -223,7 +224,7 @@ class Compiler:
 
         return static_extents(func)
 
-    def lower(self, compiled: Compiled) -> Program:
+    def lower(self, compiled: Compiled) -> Program | DeviceProgram:
         """TIR for the target."""
         if compiled.program is None:
             from tilecc.codegen import lower
@@ -233,14 +234,29 @@ class Compiler:
             compiled.timings["tir"] = time.perf_counter() - start
         return compiled.program
 
-    def build(self, compiled: Compiled) -> Library:
-        """Machine code for the target."""
+    def build(self, compiled: Compiled) -> Library | DeviceLibrary:
+        """Machine code for the target; for a GPU, once it is asked for."""
         if compiled.library is None:
-            from tilecc.runtime.build import build
-
-            compiled.library = build(self.lower(compiled), self.target)
-            compiled.timings["llvm"] = compiled.library.seconds
+            compiled.library = self.library(self.lower(compiled), self.target)
+            if self.target.kind == "cpu":
+                compiled.timings["llvm"] = compiled.library.seconds
         return compiled.library
+
+    def library(self, program: Program | DeviceProgram, target: Target) -> Library | DeviceLibrary:
+        """A program's machine code for a target of its kind.
+
+        Raises:
+            CompileError: there is no code generation for such a target.
+        """
+        from tilecc.codegen.program import DeviceProgram
+
+        if isinstance(program, DeviceProgram):
+            from tilecc.runtime.cuda.library import DeviceLibrary
+
+            return DeviceLibrary(program, target)
+        from tilecc.runtime.build import build
+
+        return build(program, target)
 
 
 def _tile_pass(tile: Mapping[str, int] | int) -> str:

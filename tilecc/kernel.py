@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tilecc.codegen.program import Program
 from tilecc.compiler import Compiled, Compiler, NeedsExtents, check_static
 from tilecc.dsl.specification import Spec
 from tilecc.errors import CompileError, Diagnostic
@@ -18,8 +19,11 @@ from tilecc.target import Target
 
 if TYPE_CHECKING:
     from tilecc.cost import Report
+    from tilecc.runtime.cuda.library import DeviceLibrary
+    from tilecc.toolchain import Resources
 
-_TEXTS = ("llvm", "asm")
+_TEXTS: dict[str, tuple[str, ...]] = {"cpu": ("llvm", "asm"), "cuda": ("cuda", "ptx", "sass")}
+"""What a kernel can be read as after TIR, by the kind of its target."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +174,12 @@ class Kernel:
                 return self._executables[key]
 
     def _load(self, compiled: Compiled) -> Any:
+        from tilecc.runtime.build import Library
         from tilecc.runtime.executable import Executable
 
         library = self._compiler.build(compiled)
         program = self._compiler.lower(compiled)
+        assert isinstance(library, Library) and isinstance(program, Program)
         return Executable(compiled.run.func, program, library.functions)
 
     @property
@@ -182,8 +188,8 @@ class Kernel:
         if self._compiled is None:
             assert self._front is not None
             return tuple(s.name for s in self._front.stages)
-        texts = ("tir", *_TEXTS) if self.target.kind == "cpu" else ("tir",)
-        return (*(s.name for s in self._compiled.run.stages), *texts)
+        texts = _TEXTS.get(self.target.kind, ())
+        return (*(s.name for s in self._compiled.run.stages), "tir", *texts)
 
     def ir(self, stage: str, locs: bool = False) -> str:
         """The program's text after a stage; `locs` adds the source line of each operation.
@@ -200,7 +206,7 @@ class Kernel:
         if stage == "tir":
             program = self._compiler.lower(compiled)
             return "\n".join(k.prim_func.script() for k in program.kernels)
-        if stage in _TEXTS and self.target.kind == "cpu":
+        if stage in _TEXTS.get(self.target.kind, ()):
             return self._compiler.build(compiled).text(stage)
         return compiled.run.stage(stage).text(locs=locs)
 
@@ -241,7 +247,35 @@ class Kernel:
     @property
     def scratch_bytes(self) -> int:
         """Memory that each thread needs beside inputs and outputs; it depends on no extent."""
-        return self._compiler.lower(self._done("not compiled yet")).scratch_bytes
+        program = self._compiler.lower(self._done("not compiled yet"))
+        return program.scratch_bytes if isinstance(program, Program) else 0
+
+    def resources(self) -> tuple[Resources, ...]:
+        """What each CUDA kernel takes of an SM, as ptxas and the disassembler tell.
+
+        Raises:
+            CompileError: not compiled yet, or not for a GPU, or NVIDIA's compiler is not installed.
+        """
+        return self._device("no report on its resources").resources()
+
+    def cubins(self) -> list[bytes]:
+        """The machine code of each CUDA kernel.
+
+        Raises:
+            CompileError: as `resources`.
+        """
+        return self._device("no cubin").cubins()
+
+    def _device(self, missing: str) -> DeviceLibrary:
+        from tilecc.runtime.cuda.library import DeviceLibrary
+
+        if self.target.kind != "cuda":
+            hint = 'compile for a GPU, such as target="sm_80"'
+            message = f"{self.target.name} is not a GPU: there is {missing}"
+            raise CompileError(Diagnostic(message, None, hint))
+        library = self._compiler.build(self._done("nothing is compiled yet"))
+        assert isinstance(library, DeviceLibrary)
+        return library
 
     @property
     def loop_func(self) -> Func | None:

@@ -1,0 +1,1 @@
+"""Running on NVIDIA GPUs through the driver's C interface, and what is built for them."""
