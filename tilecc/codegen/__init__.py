@@ -24,12 +24,16 @@ __all__ = [
 ]
 
 
-def lower(func: Func, target: Target) -> Program:
-    """The TIR of a tile-level function for `target`.
+def lower(func: Func, target: Target) -> Program | DeviceProgram:
+    """The TIR of a tile-level function for `target`: a `DeviceProgram` for a GPU.
 
     Raises:
         CompileError: the target's family has no code generator, or cannot express `func`.
     """
+    if target.kind == "cuda":
+        from tilecc.codegen.cuda.lower import lower as lower_cuda
+
+        return lower_cuda(func, target)
     from tilecc.codegen.cpu.lower import lower as lower_cpu
 
     return lower_cpu(func, target)

@@ -76,7 +76,7 @@ def register_name(t: DType) -> str:
 def from_memory(x: PrimExpr, t: DType) -> PrimExpr:
     """An element of type `t`, as loaded, in its register type."""
     if t.name in _FP8:
-        return _decode_fp8(x, _FP8[t.name])
+        return decode_fp8(T.reinterpret(retype(x, "uint8"), x), t)
     if t.name == "bf16":
         raw = T.cast(T.reinterpret(retype(x, "uint16"), x), retype(x, "int32"))
         return from_bits(raw << 16)
@@ -87,7 +87,7 @@ def from_memory(x: PrimExpr, t: DType) -> PrimExpr:
 def to_memory(x: PrimExpr, t: DType) -> PrimExpr:
     """A value that type `t` has, in its register type, as the element to store."""
     if t.name in _FP8:
-        return _encode_fp8(x, _FP8[t.name])
+        return T.reinterpret(retype(x, _FP8[t.name].name), encode_fp8(x, t))
     if t.name == "bf16":
         half = T.cast(bits(x) >> 16, retype(x, "uint16"))
         return T.reinterpret(retype(x, "bfloat16"), half)
@@ -161,7 +161,10 @@ def _round_fp8(x: PrimExpr, form: _Format) -> PrimExpr:
     return let(i & const(0x7FFFFFFF, i), at)
 
 
-def _encode_fp8(x: PrimExpr, form: _Format) -> PrimExpr:
+def encode_fp8(x: PrimExpr, t: DType) -> PrimExpr:
+    """The byte of an f32 that the 8-bit float `t` has."""
+    form = _FP8[t.name]
+
     def at(i: PrimExpr) -> PrimExpr:
         a = i & const(0x7FFFFFFF, i)
         # Numbers, denormals too, have their bits in the upper end once the exponent is rebiased.
@@ -169,19 +172,20 @@ def _encode_fp8(x: PrimExpr, form: _Format) -> PrimExpr:
         nan = const(0x7F if form.special == 0x7F else 0x7E, i)
         other = select(a > const(_INF_BITS, i), nan, const(form.special, i))
         code = select(a < const(_INF_BITS, i), number, other)
-        raw = T.cast(code | ((i >> 24) & const(0x80, i)), retype(x, "uint8"))
-        return T.reinterpret(retype(x, form.name), raw)
+        return T.cast(code | ((i >> 24) & const(0x80, i)), retype(x, "uint8"))
 
     return let(bits(x), at)
 
 
-def _decode_fp8(x: PrimExpr, form: _Format) -> PrimExpr:
-    raw = T.cast(T.reinterpret(retype(x, "uint8"), x), retype(x, "int32"))
+def decode_fp8(byte: PrimExpr, t: DType) -> PrimExpr:
+    """The f32 that a byte stands for in the 8-bit float `t`."""
+    form = _FP8[t.name]
+    raw = T.cast(byte, retype(byte, "int32"))
 
     def at(i: PrimExpr) -> PrimExpr:
         magnitude = i & const(0x7F, i)
         shifted = magnitude << form.drop
-        number = bits(from_bits(shifted) * tirx.const(form.rebias, retype(x, "float32")))
+        number = bits(from_bits(shifted) * tirx.const(form.rebias, retype(byte, "float32")))
         # e4m3's only special value is NaN, all ones; e5m2's keep their mantissas.
         special = shifted | const(_INF_BITS, i)
         value = select(magnitude < const(form.special, i), number, special)

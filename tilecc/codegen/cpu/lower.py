@@ -46,7 +46,7 @@ def lower(func: Func, target: Target) -> Program:
     return Program(tuple(kernels))
 
 
-def _arguments(kernel: Op, params: Sequence[Value]) -> tuple[list[Value], list[Value]]:
+def kernel_arguments(kernel: Op, params: Sequence[Value]) -> tuple[list[Value], list[Value]]:
     """(HBM tensors, rank-0 parameters) that a kernel reads or writes, in order of first use.
 
     Where it reads an extent that none of them has, a parameter that has it follows.
@@ -140,7 +140,7 @@ def _lower_kernel(name: str, kernel: Op, isa: Isa, params: Sequence[Value]) -> K
     layout = choose_layout(kernel, isa)
     planner = Planner(kernel.body, kept_loads(kernel, layout, isa))
     storage = Storage(layout, isa, planner).run()
-    tensors, scalars = _arguments(kernel, params)
+    tensors, scalars = kernel_arguments(kernel, params)
     scratch = list(_scratch(storage, kernel))
     with IRBuilder() as ib, T.prim_func(s_tir=True):
         T.func_name(name)

@@ -1,0 +1,97 @@
+"""The structure of generated CUDA C++: signature, launch, instructions, barriers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tilecc as tc
+from tilecc.codegen.program import DeviceKernel, DeviceProgram
+from tilecc.compiler import Compiler, load
+from tilecc.errors import CompileError
+from tilecc.target import resolve
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def device(spec, dtype="float16", tile=None, **static: int) -> DeviceProgram:
+    compiler = Compiler(load(spec, dtype)[0], resolve("sm_80"), tile)
+    program = compiler.lower(compiler.passes(static))
+    assert isinstance(program, DeviceProgram)
+    return program
+
+
+def attention(dtype="float16", tile=None, d: int = 64) -> DeviceKernel:
+    (kernel,) = device(EXAMPLES / "attention.py", dtype, tile, D=d).kernels
+    return kernel
+
+
+def body(kernel: DeviceKernel) -> str:
+    """The text of the kernel, without the device functions before it."""
+    return kernel.source.split(f"{kernel.name}(")[-1]
+
+
+def test_the_signature_is_the_parameters():
+    kernel = attention()
+    found = re.findall(rf"__global__ .*?{kernel.name}\((.*?)\)", kernel.source)[-1]
+    names = [re.split(r"[ *]+", p.strip())[-1] for p in found.split(",")]
+    assert names == [p.name for p in kernel.params]
+    kinds = {p.kind for p in kernel.params}
+    assert kinds == {"tensor", "stride", "extent"}
+    strides = [p for p in kernel.params if p.kind == "stride"]
+    assert all(p.axis is not None and p.value.type.axes[p.axis].name != "d" for p in strides)
+    assert [p.extent for p in kernel.params if p.kind == "extent"] == ["B", "H", "N"]
+
+
+def test_attention_runs_on_tensor_cores_from_swizzled_tiles():
+    text = body(attention())
+    assert "tc_mma_f16" in text and "tc_ldmatrix_x4(" in text
+    assert "tc_ldmatrix_x4_trans(" in text  # V, summed over its rows
+    assert "tc_cp_async_16(" in text and "tc_exp2(" in text
+    assert "tc_mma_bf16" in body(attention("bfloat16"))
+    assert "tc_mma" not in body(attention("float32"))
+
+
+def test_probabilities_stay_in_registers():
+    """No 16-bit value is written to shared memory by a thread: P is the next product's operand."""
+    text = body(attention(tile={"i": 64, "j": 64}))
+    assert not re.search(r"\(\(u(int|short)\*\)_ptr\)\[.*\] = ", text.split("for (int64_t")[1])
+
+
+@pytest.mark.parametrize("d", [16, 64, 72, 80, 96, 128, 160, 192, 256])
+def test_head_dimensions(d):
+    kernel = attention(tile={"i": 64, "j": 32}, d=d)
+    assert "tc_mma_f16" in body(kernel)
+    columns = -(-d // 16) * 16  # products take 16 at a time
+    assert kernel.shared == 2 * (64 * columns + 32 * columns)  # V takes the place of K
+
+
+def test_an_unaligned_tensor_has_a_kernel_too():
+    kernel = attention()
+    assert dict(kernel.alignment) == {"t0_q": 16, "t1_k": 16, "t2_v": 16}
+    assert kernel.relaxed is not None and not kernel.relaxed.alignment
+    assert kernel.relaxed.params == kernel.params
+    assert "tc_cp_async" not in body(kernel.relaxed)
+
+
+def test_too_much_shared_memory_is_refused_with_the_numbers():
+    with pytest.raises(CompileError, match=r"needs \d+ of 166912 bytes of shared memory"):
+        attention(tile={"i": 256, "j": 256}, d=256)
+
+
+def test_a_graph_that_is_not_attention():
+    (kernel,) = device(EXAMPLES / "normalised_linear.py").kernels
+    assert "tc_mma_f16" in body(kernel) and "rsqrtf" in body(kernel)
+
+
+def test_rows_of_several_heads_are_one_product():
+    """Grouped heads with few rows each: h and i lie along the rows of one product."""
+
+    @tc.spec
+    def grouped(q: tc.Tensor["h i:16 d:64"], k: tc.Tensor["j:N d:64"]):
+        return tc.max(tc.dot(q, k, over="d"), over="j")
+
+    (kernel,) = device(grouped, tile={"h": 4, "i": 16, "j": 64}).kernels
+    assert "tc_mma_f16" in body(kernel)

@@ -1,0 +1,1 @@
+"""CUDA code generation: fragments in registers, tiles in shared memory, tensor cores or FMAs."""

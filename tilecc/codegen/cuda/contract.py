@@ -1,0 +1,195 @@
+"""Contractions: on tensor cores (m16n8k16), or element by element with multiply-adds."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as T
+
+from tilecc.codegen.cuda.elements import At, local
+from tilecc.codegen.cuda.mathlib import Prim
+from tilecc.codegen.cuda.plan import Registers
+from tilecc.codegen.cuda.products import DEPTH, Matrix
+from tilecc.codegen.cuda.roles import factors
+from tilecc.codegen.cuda.scalars import constant
+from tilecc.codegen.cuda.shared import CHUNK, SharedTile
+from tilecc.ir.core import Op
+
+if TYPE_CHECKING:
+    from tilecc.codegen.cuda.emit import Emitter
+
+_STEP = 4  # summed elements in a body of the loop of multiply-adds
+
+
+def contract(em: Emitter, op: Op) -> None:
+    """The sum of products of a `contract`, added to its accumulator if it has one."""
+    out, t = op.result, op.result.type.dtype
+    if op.attrs["acc"]:
+        em.fill(out, lambda at: em.read(op.operands[-1], at))
+    else:
+        em.fill(out, lambda at: constant(0, t))
+    matrix = em.plan.matrices.get(op)
+    if matrix is not None:
+        _Tensor(em, matrix).emit()
+    else:
+        _multiply_add(em, op)
+
+
+def _multiply_add(em: Emitter, op: Op) -> None:
+    """acc[registers] += product of the factors, for all summed coordinates."""
+    out = op.result
+    home, t = em.plan.homes[out], out.type.dtype
+    assert isinstance(home, Registers)
+    sizes = {a.name: a.size for v in factors(op) for a in v.type.axes}
+    over = [(a, sizes[a]) for a in op.over]
+    with ExitStack() as stack:
+        more: dict[str, Prim] = {}
+        for n, (a, size) in enumerate(over):
+            if n == len(over) - 1 and size % _STEP == 0 and size > _STEP:
+                note = {"pragma_unroll": 1}
+                outer = stack.enter_context(T.serial(0, size // _STEP, annotations=note))
+                more[a] = outer * _STEP + stack.enter_context(T.unroll(0, _STEP))
+            else:
+                more[a] = stack.enter_context(T.serial(0, size, annotations={"pragma_unroll": 1}))
+        env = stack.enter_context(em.elements(home.layout))
+        at = At(home.layout, env, more)
+        product: Prim | None = None
+        for v in factors(op):
+            x = em.math.cast(em.read(v, at), v.type.dtype, t)
+            product = x if product is None else product * x
+        buffer, index = em.buffers[out], home.layout.register(env)
+        T.buffer_store(buffer, buffer[index] + product, [index])
+
+
+class _Fragments:
+    """The addresses at which the lanes of a warp point ldmatrix for a tile.
+
+    Lane l gives the address of row `row` (of the 8 rows of a matrix, l % 8, and which of the four
+    matrices, l // 8, it is in) and chunk `chunk`. All are a lane's own address, XORed with and
+    added to constants.
+    """
+
+    def __init__(self, em: Emitter, tile: SharedTile, row: Prim, chunk: Prim) -> None:
+        self.em, self.tile = em, tile
+        self.pitch = tile.chunks * CHUNK
+        start = em.memory.shared_base() + tirx.Cast("uint32", tile.offset + row * self.pitch)
+        lane = start + tirx.Cast("uint32", (chunk ^ tile.phase(row % 8)) * CHUNK)
+        self.cell = local(1, "uint32")
+        T.buffer_store(self.cell, lane, [0])
+
+    def address(self, row: Any, chunk: Any) -> Prim:
+        """The address for the matrices from row number `row` (a multiple of 8, as `chunk` of 2)."""
+        span = 1 << self.tile.bits
+        permuted = chunk % span
+        rest = row * self.pitch + (chunk - permuted) * CHUNK
+        lane = self.cell[0]
+        if span > 2:
+            lane = lane ^ tirx.Cast("uint32", permuted * CHUNK)
+        return lane + tirx.Cast("uint32", rest)
+
+    def load(self, to: Any, row: Any, chunk: Any, n: int, trans: bool) -> None:
+        """ldmatrix of `n` matrices."""
+        name = f"ldmatrix_x{n}{'_trans' if trans else ''}"
+        T.evaluate(self.em.call(name, T.address_of(to), self.address(row, chunk)))
+
+
+class _Tensor:
+    """A product of matrices on tensor cores."""
+
+    def __init__(self, em: Emitter, matrix: Matrix) -> None:
+        self.em, self.matrix = em, matrix
+        home = em.plan.homes[matrix.op.result]
+        assert isinstance(home, Registers)
+        self.layout = home.layout
+        self.repeats = dict(home.layout.registers)["m"]
+        row, upper, right = em.lane % 8, em.lane // 8 % 2, em.lane // 16
+        self.warp_rows = em.sources["w"] * (self.repeats * 16)
+        if not matrix.a_in_registers:
+            self.a_tile = em.plan.tile_for(matrix.a)
+            self.a_trans = self.a_tile.inner != matrix.k[0]
+            if self.a_trans:
+                self.a: _Fragments = _Columns(
+                    em, self.a_tile, row + 8 * right, upper, em.sources["w"]
+                )
+            else:
+                self.a = _Fragments(em, self.a_tile, self.warp_rows + row + 8 * upper, right)
+        tile = em.plan.tile_for(matrix.b)
+        self.b_trans = tile.inner != matrix.k[0]
+        if self.b_trans:
+            self.b = _Fragments(em, tile, row + 8 * upper, right)
+        else:
+            self.b = _Fragments(em, tile, row + 8 * right, upper)
+
+    def emit(self) -> None:
+        """All instructions: along k, then n, then m."""
+        self.a_regs = local(4 * self.repeats, "uint32")
+        self.b_regs = local(4, "uint32")
+        width = self.matrix.width
+        with T.unroll(0, self.matrix.steps) as k:
+            with T.unroll(0, self.repeats) as m:
+                self.load_a(k, m)
+            if width > 1:
+                with T.unroll(0, width // 2) as n:
+                    self.load_b(k, n * 2, 4)
+                    with T.unroll(0, self.repeats) as m, T.unroll(0, 2) as half:
+                        self.multiply(m, n * 2 + half, half * 2)
+            if width % 2:
+                self.load_b(k, width - 1, 2)
+                with T.unroll(0, self.repeats) as m:
+                    self.multiply(m, width - 1, 0)
+
+    def load_a(self, k: Prim, m: Prim) -> None:
+        """Registers of A's fragment: rows g and g + 8 of the left half, then of the right."""
+        if self.matrix.a_in_registers:
+            with T.unroll(0, 4) as part:
+                T.buffer_store(self.a_regs, self.pair(k, m, part), [m * 4 + part])
+        elif self.a_trans:
+            self.a.load(self.a_regs[m * 4], k * DEPTH, (m, self.repeats), 4, True)
+        else:
+            self.a.load(self.a_regs[m * 4], m * 16, k * 2, 4, False)
+
+    def pair(self, k: Prim, m: Prim, part: Prim) -> Prim:
+        """Two neighbours along k of A, which is in registers, as accumulators are."""
+        v = self.matrix.a
+        home = self.em.plan.homes[v]
+        assert isinstance(home, Registers)
+        env = {"m": m, "n": k * 2 + part // 2, "r": part % 2, "c": tirx.const(0, "int32")}
+        index = home.layout.register(env)
+        buffer = self.em.buffers[v]
+        if home.packed:
+            return buffer[index // 2]
+        return self.em.math.pack(buffer[index], buffer[index + 1], v.type.dtype)
+
+    def load_b(self, k: Prim, n: Any, count: int) -> None:
+        """Registers of B's fragments, one (count 2) or two beside each other (4)."""
+        if self.b_trans:
+            self.b.load(self.b_regs[0], k * DEPTH, n, count, True)
+        else:
+            self.b.load(self.b_regs[0], n * 8, k * 2, count, False)
+
+    def multiply(self, m: Prim, n: Any, half: Any) -> None:
+        """One m16n8k16."""
+        out = self.matrix.op.result
+        env = {"m": m, "n": n, "r": tirx.const(0, "int32"), "c": tirx.const(0, "int32")}
+        to = T.address_of(self.em.buffers[out][self.layout.register(env)])
+        a = [self.a_regs[m * 4 + n] for n in range(4)]
+        b = [self.b_regs[half], self.b_regs[half + 1]]
+        T.evaluate(self.em.call(f"mma_{self.matrix.a.type.dtype.name}", to, *a, *b))
+
+
+class _Columns(_Fragments):
+    """Addresses in a tile whose rows are summed over: the warp's part is a range of chunks."""
+
+    def __init__(self, em: Emitter, tile: SharedTile, row: Prim, chunk: Prim, warp: Prim) -> None:
+        self.row, self.chunk, self.warp = row, chunk, warp
+        super().__init__(em, tile, row, chunk)
+
+    def address(self, row: Any, chunk: Any) -> Prim:
+        """As above, `chunk` being (repeat, how many repeats a warp has)."""
+        m, repeats = chunk
+        at = (self.warp * repeats + m) * 2 + self.chunk
+        inside = self.row * self.pitch + (at ^ self.tile.phase(self.row)) * CHUNK
+        start = self.em.memory.shared_base() + tirx.Cast("uint32", inside + row * self.pitch)
+        return start + tirx.Cast("uint32", tirx.const(self.tile.offset, "int32"))

@@ -1,0 +1,346 @@
+"""Global memory: addresses, loads to shared memory, stores.
+
+A tile whose innermost axis is contiguous is copied in units of up to 16 bytes by cp.async, which
+fills with zeros what lies beyond the tensor; any other element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import TYPE_CHECKING, Any
+
+from tvm import tirx
+from tvm.tirx.script.builder import ir as T
+
+from tilecc.codegen.cpu.bounds import Bounds
+from tilecc.codegen.cuda.elements import At, local
+from tilecc.codegen.cuda.intrinsics import Intrinsics
+from tilecc.codegen.cuda.layout import Layout
+from tilecc.codegen.cuda.mathlib import MEMORY, Prim
+from tilecc.codegen.cuda.shared import SharedTile
+from tilecc.ir.core import Op, Range, Value
+from tilecc.ir.dtypes import I64
+from tilecc.ir.expr import Arg, Call, Const, Expr, arg_numbers, indices
+
+if TYPE_CHECKING:
+    from tilecc.codegen.cuda.emit import Emitter
+
+_UNROLLED = 16
+"""Copies by a thread that are written out."""
+
+
+@dataclass
+class Tensor:
+    """A tensor in global memory: elements at a pointer, extents and strides (i64)."""
+
+    buffer: Any
+    shape: list[Prim]
+    strides: list[Prim]
+    alignment: int = 1
+    """What address and strides are multiples of, in bytes, as far as loads rely on it."""
+
+
+def divisor(e: Expr, operands: Sequence[Value]) -> int:
+    """A number that an integer expression is a multiple of (0: of all)."""
+    match e:
+        case Const(value):
+            return abs(int(value))
+        case Call("add" | "sub", (a, b)) | Call("minimum" | "maximum", (a, b)):
+            return gcd(divisor(a, operands), divisor(b, operands))
+        case Call("mul", (a, b)):
+            return divisor(a, operands) * divisor(b, operands)
+        case Call("neg", (a,)):
+            return divisor(a, operands)
+        case Arg(k):
+            owner = operands[k].owner
+            if owner is not None and owner.name == "map":
+                return divisor(owner.expr, owner.operands)
+    return 1
+
+
+def is_uniform(op: Op, c: Range | Expr) -> bool:
+    """Whether a coordinate's expression is the same for all elements of the tile."""
+    e = c.base if isinstance(c, Range) else c
+    return not indices(e) and all(not op.operands[k].type.axes for k in arg_numbers(e))
+
+
+def copy_unit(op: Op, tile: SharedTile, intrinsics: Intrinsics, aligned: bool) -> int:
+    """Bytes that one asynchronous copy of a load moves; 0 if elements go through registers."""
+    coords, t = op.attrs["coords"], tile.dtype
+    if not intrinsics.has("cp_async_16") or not all(is_uniform(op, c) for c in coords):
+        return 0
+    ranged = [c.axis for c in coords if isinstance(c, Range)]
+    if not coords or sorted(ranged) != sorted(op.result.type.names):
+        return 0
+    last = coords[-1]
+    alone = t.bytes if t.bytes in (4, 8) else 0
+    if not aligned or not isinstance(last, Range) or last.axis != tile.inner:
+        return alone
+    step = gcd(divisor(last.base, op.operands), dict(tile.axes)[last.axis]) * t.bytes
+    return next((n for n in (16, 8, 4) if step % n == 0 and n >= t.bytes), alone)
+
+
+class Memory:
+    """Loads and stores, for an emitter.
+
+    `aligned`: tensors' addresses and strides may be relied on.
+    """
+
+    def __init__(self, em: Emitter, aligned: bool) -> None:
+        self.em, self.aligned = em, aligned
+        self.bounds = Bounds(em.plan.kernel)
+        self._base: Any = None
+
+    # Shared memory
+
+    def shared_base(self) -> Prim:
+        """The address of shared memory, for instructions."""
+        if self._base is None:
+            self._base = self.em.call("shared_address", T.address_of(self.em.shared[0]))
+        return self._base
+
+    def shared_view(self, dtype: str) -> Any:
+        """All shared memory as elements of a type."""
+        shared = self.em.shared
+        size = int(shared.shape[0]) // max(1, _width(dtype))
+        return T.decl_buffer((max(1, size),), dtype, data=shared.data, scope="shared.dyn")
+
+    def zero_padding(self, tile: SharedTile) -> None:
+        """Zeros in a tile's padding."""
+        view = self.em.view(tile)
+        sizes = dict(tile.axes)
+        total = prod(tile.size(a) for a, _ in tile.axes)
+        with self._over(total) as n:
+            at = _split(n, [(a, tile.size(a)) for a, _ in tile.axes])
+            outside = [at[a] >= s for a, s in sizes.items() if tile.size(a) > s]
+            either = outside[0]
+            for c in outside[1:]:
+                either = tirx.Or(either, c)
+            with self.em.when([either]):
+                index = tile.offset // tile.dtype.bytes + tile.index(at)
+                T.buffer_store(view, tirx.const(0, MEMORY[tile.dtype.name]), [index])
+
+    def _over(self, total: int, unroll: bool = False) -> Any:
+        return _Spread(self.em, total, unroll)
+
+    # Loads
+
+    def scalar(self, op: Op) -> Prim:
+        """A single element."""
+        offset, _ = self.element(op, At(Layout((), ()), {}))
+        tensor = self.em.tensors[op.operands[0]]
+        return self.em.math.from_memory(tensor.buffer[offset], op.operands[0].type.dtype)
+
+    def load(self, op: Op, tile: SharedTile) -> None:
+        """A tile into shared memory."""
+        unit = copy_unit(op, tile, self.em.call, self.aligned)
+        if unit:
+            _Copy(self, op, tile, unit).emit()
+        else:
+            self.load_elements(op, tile)
+
+    def load_elements(self, op: Op, tile: SharedTile) -> None:
+        """A tile through registers, element by element."""
+        em = self.em
+        tensor, view = em.tensors[op.operands[0]], em.view(tile)
+        sizes = dict(tile.axes)
+        shape = [(a, tile.size(a) if tile.zero else n) for a, n in tile.axes]
+        with self._over(prod(n for _, n in shape)) as n:
+            where = _split(n, shape)
+            index = tile.offset // tile.dtype.bytes + tile.index(where)
+            at = At(Layout((), ()), {}, where)
+            offset, valid = self.element(op, at)
+            valid += [where[a] < sizes[a] for a, m in shape if m > sizes[a]]
+            if valid:
+                zero = tirx.const(0, MEMORY[tile.dtype.name])
+                both = valid[0]
+                for c in valid[1:]:
+                    both = tirx.And(both, c)
+                with T.If(both):
+                    with T.Then():
+                        T.buffer_store(view, tensor.buffer[offset], [index])
+                    with T.Else():
+                        T.buffer_store(view, zero, [index])
+            else:
+                T.buffer_store(view, tensor.buffer[offset], [index])
+
+    def element(self, op: Op, at: At) -> tuple[Prim, list[Prim]]:
+        """(offset of an element from the tensor's start, conditions that it is in the tensor).
+
+        Points and gathers are moved into the tensor: no table makes a kernel read elsewhere.
+        """
+        is_store = op.name == "store"
+        tensor = self.em.tensors[op.operands[1 if is_store else 0]]
+        valid: list[Prim] = []
+        offset: Prim = tirx.const(0, "int64")
+        for n, c in enumerate(op.attrs["coords"]):
+            low, high = self.bounds.may_be_low(op, n), self.bounds.may_be_high(op, n)
+            e = c.base if isinstance(c, Range) else c
+            x = self.em.lowering(op.operands, at).lower(e, I64)
+            if isinstance(c, Range):
+                x = x + tirx.Cast("int64", at.coordinate(c.axis))
+            inside = [x < tensor.shape[n]] if high else []
+            inside += [x >= tirx.const(0, "int64")] if low else []
+            if isinstance(c, Range) or is_store:
+                valid += inside
+            else:
+                x = tirx.min(x, tensor.shape[n] - 1) if high else x
+                x = tirx.max(x, tirx.const(0, "int64")) if low else x
+            offset = offset + x * tensor.strides[n]
+        return offset, valid
+
+    # Stores
+
+    def store(self, op: Op) -> None:
+        """A tile to a tensor, each element by one of the threads that have it."""
+        em = self.em
+        v = op.operands[0]
+        target = op.operands[1].type.dtype
+        tensor = em.tensors[op.operands[1]]
+        layout = em.plan.roles.layout(v.type)
+        with em.elements(layout) as env:
+            at = At(layout, env)
+            offset, valid = self.element(op, at)
+            with em.when([*em.owned(layout, v, at), *valid]):
+                x = em.math.cast(em.read(v, at), v.type.dtype, target)
+                T.buffer_store(tensor.buffer, em.math.to_memory(x, target), [offset])
+
+
+class _Copy:
+    """The asynchronous copy of a tile, `unit` bytes at a time."""
+
+    def __init__(self, memory: Memory, op: Op, tile: SharedTile, unit: int) -> None:
+        self.memory, self.em, self.op, self.tile, self.unit = memory, memory.em, op, tile, unit
+        self.tensor = self.em.tensors[op.operands[0]]
+        each = unit // tile.dtype.bytes
+        self.each = each
+        self.sizes = dict(tile.axes)
+        self.shape = [(a, tile.size(a) if tile.zero else n) for a, n in tile.axes]
+        if each > 1:
+            self.tensor.alignment = max(self.tensor.alignment, unit)
+        inner = self.shape[-1][1]
+        self.columns = -(-inner // each)
+        self.rows = prod(n for _, n in self.shape[:-1])
+        self.base = local(1, "int64")
+        self.starts: dict[str, Prim] = {}
+
+    def emit(self) -> None:
+        """All copies of the tile."""
+        em, op = self.em, self.op
+        offset: Prim = tirx.const(0, "int64")
+        for n, c in enumerate(op.attrs["coords"]):
+            e = c.base if isinstance(c, Range) else c
+            x = em.uniform(e, op.operands, I64)
+            if isinstance(c, Range):
+                self.starts[c.axis] = x
+            else:
+                bounds = self.memory.bounds
+                if bounds.may_be_high(op, n):
+                    x = tirx.min(x, self.tensor.shape[n] - 1)
+                if bounds.may_be_low(op, n):
+                    x = tirx.max(x, tirx.const(0, "int64"))
+            offset = offset + x * self.tensor.strides[n]
+        T.buffer_store(self.base, offset, [0])
+        threads = em.plan.roles.threads
+        if self.columns <= threads:
+            self.by_rows(threads)
+        else:
+            with self.memory._over(self.rows * self.columns) as n:
+                self.copy(n // self.columns, n % self.columns, [])
+
+    def by_rows(self, threads: int) -> None:
+        """Some whole rows at a time, so that each thread stays in its column."""
+        together = threads // self.columns
+        column, row = self.em.thread % self.columns, self.em.thread // self.columns
+        steps = -(-self.rows // together)
+        idle = [row < together] if together * self.columns < threads else []
+        loop = T.unroll if steps <= _UNROLLED else T.serial
+        with loop(0, steps) as k:
+            at = k * together + row
+            late = [at < self.rows] if self.rows % together else []
+            self.copy(at, column, idle + late)
+
+    def copy(self, row: Prim, column: Prim, conditions: list[Prim]) -> None:
+        """One unit, by threads for which the conditions hold."""
+        em, tile = self.em, self.tile
+        where = _split(row, self.shape[:-1])
+        if tile.axes:
+            where[tile.axes[-1][0]] = column * self.each
+        offset, valid, bytes_ = self.base[0], [], None
+        for n, c in enumerate(self.op.attrs["coords"]):
+            if not isinstance(c, Range):
+                continue
+            x = tirx.Cast("int64", where[c.axis])
+            offset = offset + x * self.tensor.strides[n]
+            inner = c.axis == tile.inner
+            size = self.sizes[c.axis]
+            room = dict(self.shape)[c.axis]
+            if room > size:
+                valid.append(where[c.axis] < size)
+            if self.memory.bounds.may_be_low(self.op, n):
+                valid.append(self.starts[c.axis] + x >= tirx.const(0, "int64"))
+            if self.memory.bounds.may_be_high(self.op, n):
+                left = self.tensor.shape[n] - self.starts[c.axis]
+                if inner and self.each > 1:
+                    bytes_ = (left - x) * tirx.const(tile.dtype.bytes, "int64")
+                else:
+                    near = tirx.Cast("int32", tirx.min(left, tirx.const(1 << 30, "int64")))
+                    valid.append(where[c.axis] < near)
+        index = tile.offset + tile.index(where) * tile.dtype.bytes
+        to = self.memory.shared_base() + tirx.Cast("uint32", index)
+        source = T.address_of(self.tensor.buffer[offset])
+        with em.when(conditions):
+            if not valid and bytes_ is None:
+                T.evaluate(em.call(f"cp_async_all_{self.unit}", to, source))
+                return
+            count: Prim = tirx.const(self.unit, "int32")
+            if bytes_ is not None:
+                some = tirx.max(
+                    tirx.min(bytes_, tirx.const(self.unit, "int64")), tirx.const(0, "int64")
+                )
+                count = tirx.Cast("int32", some)
+            for c in valid:
+                count = tirx.Select(c, count, tirx.const(0, "int32"))
+            T.evaluate(em.call(f"cp_async_{self.unit}", to, source, count))
+
+
+class _Spread:
+    """A loop over numbers below `total`, shared out to the threads."""
+
+    def __init__(self, em: Emitter, total: int, unroll: bool) -> None:
+        self.em, self.total, self.unroll = em, total, unroll
+        self.stack: list[Any] = []
+
+    def __enter__(self) -> Prim:
+        threads = self.em.plan.roles.threads
+        steps = -(-self.total // threads)
+        self.stack = [T.unroll(0, steps) if self.unroll else T.serial(0, steps)]
+        k = self.stack[0].__enter__()
+        n = k * threads + self.em.thread
+        if self.total % threads:
+            for frame in (T.If(n < self.total), T.Then()):
+                frame.__enter__()
+                self.stack.append(frame)
+        return n
+
+    def __exit__(self, *error: Any) -> None:
+        for frame in reversed(self.stack):
+            frame.__exit__(*error)
+
+
+def _split(n: Prim, axes: Sequence[tuple[str, int]]) -> dict[str, Prim]:
+    """A number as coordinates, the last axis fastest."""
+    where: dict[str, Prim] = {}
+    for k, (a, size) in reversed(list(enumerate(axes))):
+        if size == 1:
+            where[a] = tirx.const(0, "int32")
+            continue
+        where[a] = n % size if k else n
+        n = n // size
+    return where
+
+
+def _width(dtype: str) -> int:
+    return int("".join(c for c in dtype if c.isdigit()) or 8) // 8

@@ -1,0 +1,419 @@
+"""Where each value of a kernel lives, and the steps that make them: a plan that is then emitted.
+
+A scalar lives in a cell, a loaded tile in shared memory, any other in registers, spread over the
+threads by its layout. A map that one operation of the same tile reads is computed there. What an
+operation cannot read where it is (another layout, a factor of a tensor core's product that must
+come from shared memory) is copied to a tile in shared memory first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilecc.codegen.cuda.layout import Layout, conforms
+from tilecc.codegen.cuda.products import Matrix, matrix_product
+from tilecc.codegen.cuda.roles import Roles, factors, wide
+from tilecc.codegen.cuda.shared import SharedTile, memory_order, tile_of
+from tilecc.errors import CompileError, Diagnostic
+from tilecc.ir.core import Block, Op, TensorType, Value, uses
+from tilecc.ir.expr import arg_numbers, indices
+from tilecc.target import Target
+
+
+@dataclass(frozen=True)
+class Registers:
+    """A tile in registers; `packed`: 16-bit floats two to a register, along the source c."""
+
+    layout: Layout
+    packed: bool = False
+
+
+@dataclass(eq=False)
+class Step:
+    """Something to emit. `kind` says what, `reads` and `writes` are tiles in shared memory.
+
+    `fenced`: there is a barrier between its writes and its reads. `barrier`, `wait`: what the
+    analysis of hazards puts before it.
+    """
+
+    kind: str
+    op: Op
+    value: Value | None = None
+    reads: list[SharedTile] = field(default_factory=list)
+    writes: list[SharedTile] = field(default_factory=list)
+    fenced: bool = False
+    barrier: bool = False
+    wait: bool = False
+    side: int = 0
+    """Which region of an `if` ends here."""
+
+
+@dataclass(eq=False)
+class Loop:
+    """A `for` and its body; `carried` tiles keep their contents from one iteration to the next."""
+
+    op: Op
+    body: list[Item]
+    carried: list[SharedTile] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Branch:
+    """An `if`."""
+
+    op: Op
+    then: list[Item]
+    other: list[Item]
+    barrier: bool = False
+    wait: bool = False
+
+
+Item = Step | Loop | Branch
+Home = Registers | SharedTile | str
+"""Registers, a tile in shared memory, "cell" (a scalar), "inline" (a map that readers compute)."""
+
+
+class Plan:
+    """The plan of one kernel."""
+
+    def __init__(self, kernel: Op, target: Target) -> None:
+        self.kernel, self.target = kernel, target
+        self.roles = Roles(kernel)
+        self.uses = uses(kernel.body)
+        self.homes: dict[Value, Home] = {}
+        self.copies: dict[Value, SharedTile] = {}
+        self.tiles: list[SharedTile] = []
+        self.matrices: dict[Op, Matrix] = {}
+        self._wanted: dict[Value, SharedTile] = {}
+        self._blocks: dict[Value, Block] = {}
+        for op in kernel.body.walk():
+            if op.name == "contract":
+                found = matrix_product(op, self.roles, target)
+                if found is not None:
+                    self.matrices[op] = found
+        inside = {v for op in kernel.body.walk() for v in op.results}
+        outside = [v for op in (kernel, *kernel.body.walk()) for v in op.operands]
+        scalars = [v for v in outside if v not in inside and not v.type.axes]
+        self.homes |= dict.fromkeys([*kernel.body.args, *scalars], "cell")
+        self.items = self._block(kernel.body)
+
+    # Blocks
+
+    def _block(self, block: Block) -> list[Item]:
+        items: list[Item] = []
+        for op in block.ops:
+            self._blocks |= dict.fromkeys(op.results, block)
+        for op in block.ops:
+            items += self._op(op)
+        return items
+
+    def _op(self, op: Op) -> Iterator[Item]:
+        match op.name:
+            case "load":
+                yield self._load(op)
+            case "map":
+                yield from self._map(op)
+            case "contract":
+                yield from self._contract(op)
+            case "reduce":
+                yield from self._reduce(op)
+            case "store":
+                yield from self._store(op)
+            case "for":
+                yield from self._for(op)
+            case "if":
+                yield from self._if(op)
+            case "yield":
+                pass
+            case _:
+                raise CompileError(Diagnostic(f"no CUDA code for {op.name}", op.loc))
+
+    def _load(self, op: Op) -> Step:
+        read = self._tables(op)
+        if not op.result.type.axes:
+            self.homes[op.result] = "cell"
+            return Step("scalar", op, op.result, reads=read)
+        tile = self._wanted.get(op.result)
+        if tile is None:
+            tile = self._tile(op.result, memory_order(op))
+        self.homes[op.result] = tile
+        return Step("load", op, op.result, reads=read, writes=[tile])
+
+    def _tables(self, op: Op) -> list[SharedTile]:
+        """Tiles that coordinates read."""
+        start = 2 if op.name == "store" else 1
+        found: list[SharedTile] = []
+        for v in op.operands[start:]:
+            if v.type.axes:
+                home = self.homes.get(v)
+                if not isinstance(home, SharedTile):
+                    message = f"a table in a coordinate must be loaded, and {v!r} is computed"
+                    raise CompileError(Diagnostic(message, op.loc))
+                found.append(home)
+        return found
+
+    def _map(self, op: Op) -> Iterator[Item]:
+        v = op.result
+        if not v.type.axes:
+            self.homes[v] = "cell"
+            yield Step("scalar", op, v)
+            return
+        if self._is_inline(op):
+            self.homes[v] = "inline"
+            return
+        layout = self.roles.layout(v.type)
+        for x in op.operands:
+            yield from self._readable(x, layout, op)
+        tile = self._wanted.get(v)
+        if tile is None and self._only_in_shared(v):
+            tile = self._tile(v)
+        reads = self._reads(op.operands)
+        if tile is not None:
+            self.homes[v] = tile
+            yield Step("compute", op, v, reads=reads, writes=[tile])
+        else:
+            self.homes[v] = self._registers(v.type, layout)
+            yield Step("compute", op, v, reads=reads)
+
+    def _registers(self, t: TensorType, layout: Layout) -> Registers:
+        packed = t.dtype.name in ("f16", "bf16") and layout.registers[-1:] == (("c", 2),)
+        return Registers(layout, packed)
+
+    def _is_inline(self, op: Op) -> bool:
+        """Whether the map is computed by what reads it."""
+        v = op.result
+        if v.type.space == "sram":
+            return False
+        readers = self.uses.get(v, [])
+        if any(r.name == "contract" and v in factors(r) for r in readers):
+            return False
+        if not arg_numbers(op.expr) and not indices(op.expr):
+            return True
+        if len(readers) != 1 or readers[0].name not in ("map", "reduce"):
+            return False
+        reader = readers[0]
+        if reader not in self._ops_beside(v):
+            return False
+        other = reader.operands[0] if reader.name == "reduce" else reader.result
+        return set(wide(other.type)) == set(wide(v.type))
+
+    def _ops_beside(self, v: Value) -> list[Op]:
+        return self._blocks[v].ops
+
+    def _only_in_shared(self, v: Value) -> bool:
+        """Whether all that read a value are products that want it in shared memory."""
+        readers = self.uses.get(v, [])
+        return bool(readers) and all(
+            r.name == "contract"
+            and not self._factor_in_registers(r, v)
+            and v in factors(r)
+            and not (r.attrs["acc"] and r.operands[-1] is v)
+            for r in readers
+        )
+
+    def _factor_in_registers(self, op: Op, v: Value) -> bool:
+        matrix = self.matrices.get(op)
+        if matrix is not None:
+            return matrix.a is v and matrix.a_in_registers
+        summed = set(op.over)
+        layout = self.roles.layout(v.type)
+        if any(a in summed for a in wide(v.type)):
+            return False
+        return conforms(layout, self.roles.layout(op.result.type))
+
+    # Products and reductions
+
+    def _contract(self, op: Op) -> Iterator[Item]:
+        layout = self.roles.layout(op.result.type)
+        if op.attrs["acc"]:
+            yield from self._readable(op.operands[-1], layout, op)
+        for v in dict.fromkeys(factors(op)):
+            if not self._factor_in_registers(op, v):
+                yield from self._in_shared(v, op)
+            elif op not in self.matrices:
+                yield from self._readable(v, layout, op)
+        if op in self.matrices:
+            self.matrices[op].require(self)
+        reads = self._reads(op.operands)
+        self.homes[op.result] = Registers(layout)
+        yield Step("contract", op, op.result, reads=reads)
+
+    def _reduce(self, op: Op) -> Iterator[Item]:
+        v = op.operands[0]
+        home = self.homes[v]
+        layout = home.layout if isinstance(home, Registers) else self.roles.layout(v.type)
+        yield from self._readable(v, layout, op)
+        step = Step("reduce", op, op.result, reads=self._reads([v]))
+        digits = [d for a in op.over for d in layout.digits(a)]
+        if any(d.source == "w" for d in digits):
+            step.fenced = True
+            t = TensorType(op.result.type.dtype, op.result.type.axes)
+            tile = tile_of(Value(t), f"{op.result.name or 'x'}_warps")
+            scratch = SharedTile(
+                tile.name, (("w", self.roles.warps), *tile.axes), op.result.type.dtype
+            )
+            self.tiles.append(scratch)
+            step.writes.append(scratch)
+            self.copies[op.result] = scratch
+        self.homes[op.result] = (
+            Registers(layout.without(*op.over)) if op.result.type.axes else "cell"
+        )
+        yield step
+
+    def _store(self, op: Op) -> Iterator[Item]:
+        v = op.operands[0]
+        layout = self.roles.layout(v.type)
+        yield from self._readable(v, layout, op)
+        yield Step("store", op, v, reads=[*self._reads([v]), *self._tables(op)])
+
+    # Regions
+
+    def _for(self, op: Op) -> Iterator[Item]:
+        n = int(op.attrs["n_carry"])
+        carried: list[SharedTile] = []
+        self.homes[op.body.args[0]] = "cell"
+        ends = op.body.terminator.operands
+        for start, arg, end, result in zip(
+            op.operands[:n], op.body.args[1:], ends, op.results, strict=True
+        ):
+            home = self._carried(start, arg, op)
+            self.homes[arg] = self.homes[result] = home
+            if isinstance(home, SharedTile):
+                carried.append(home)
+                self._want(end, home, op)
+            elif isinstance(home, Registers):
+                yield from self._readable(start, home.layout, op)
+            yield Step("start", op, arg, reads=self._reads([start]))
+        body = self._block(op.body)
+        for arg, end in zip(op.body.args[1:], ends, strict=True):
+            home = self.homes[arg]
+            if isinstance(home, Registers):
+                body += self._readable(end, home.layout, op)
+        body.append(Step("yield", op, reads=self._reads(ends)))
+        yield Loop(op, body, carried)
+
+    def _carried(self, start: Value, arg: Value, op: Op) -> Home:
+        if not arg.type.axes:
+            return "cell"
+        if arg.type.space == "sram":
+            home = self.homes[start]
+            if not isinstance(home, SharedTile):
+                message = f"{start!r} starts a tile in shared memory and is not one"
+                raise CompileError(Diagnostic(message, op.loc))
+            return home
+        return self._registers(arg.type, self.roles.layout(arg.type))
+
+    def _want(self, v: Value, tile: SharedTile, op: Op) -> None:
+        """Have `v` made in `tile`, by the loads that give it."""
+        if self.homes.get(v) is tile:
+            return
+        self._wanted[v] = tile
+        if v.owner is not None and v.owner.name == "if":
+            k = v.owner.results.index(v)
+            for region in v.owner.regions:
+                self._want(region.terminator.operands[k], tile, op)
+        elif v.owner is None or v.owner.name not in ("load", "map"):
+            message = f"{v!r} is carried in shared memory and is not loaded there"
+            raise CompileError(Diagnostic(message, op.loc))
+
+    def _if(self, op: Op) -> Iterator[Item]:
+        for v in op.results:
+            if not v.type.axes:
+                self.homes[v] = "cell"
+            elif v.type.space == "sram":
+                tile = self._wanted.get(v) or self._tile(v, self._order(v))
+                self.homes[v] = tile
+                for region in op.regions:
+                    k = op.results.index(v)
+                    self._want(region.terminator.operands[k], tile, op)
+            else:
+                self.homes[v] = self._registers(v.type, self.roles.layout(v.type))
+        bodies = []
+        for side, region in enumerate(op.regions):
+            items = self._block(region)
+            for v, x in zip(op.results, region.terminator.operands, strict=True):
+                home = self.homes[v]
+                if isinstance(home, Registers):
+                    items += self._readable(x, home.layout, op)
+            ends = region.terminator.operands
+            items.append(Step("join", op, reads=self._reads(ends), side=side))
+            bodies.append(items)
+        while len(bodies) < 2:
+            bodies.append([])
+        yield Branch(op, bodies[0], bodies[1])
+
+    def _order(self, v: Value) -> Sequence[str] | None:
+        """The order of axes in memory that the load which gives `v` wants."""
+        owner = v.owner
+        if owner is None:
+            return None
+        if owner.name == "load":
+            return memory_order(owner)
+        if owner.name == "if":
+            k = owner.results.index(v)
+            for region in owner.regions:
+                order = self._order(region.terminator.operands[k])
+                if order is not None:
+                    return order
+        return None
+
+    # Reading
+
+    def _is_readable(self, v: Value, layout: Layout) -> bool:
+        """Whether each thread can read the elements that it has in `layout`."""
+        home = self.homes[v]
+        if isinstance(home, Registers):
+            return v in self.copies or conforms(home.layout, layout)
+        if home == "inline":
+            assert v.owner is not None
+            return all(self._is_readable(x, layout) for x in v.owner.operands)
+        return True
+
+    def _readable(self, v: Value, layout: Layout, op: Op) -> Iterator[Item]:
+        """Steps that make `v` readable in `layout`."""
+        if self._is_readable(v, layout):
+            return
+        if self.homes[v] == "inline":
+            assert v.owner is not None
+            for x in v.owner.operands:
+                yield from self._readable(x, layout, op)
+        else:
+            yield from self._in_shared(v, op)
+
+    def _in_shared(self, v: Value, op: Op) -> Iterator[Item]:
+        """Steps that put a copy of `v` in shared memory, if it is not there."""
+        if not v.type.axes or isinstance(self.homes[v], SharedTile) or v in self.copies:
+            return
+        home = self.homes[v]
+        layout = home.layout if isinstance(home, Registers) else self.roles.layout(v.type)
+        yield from self._readable(v, layout, op)
+        reads = self._reads([v])
+        self.copies[v] = self._tile(v)
+        yield Step("copy", op, v, reads=reads, writes=[self.copies[v]])
+
+    def _reads(self, values: Sequence[Value]) -> list[SharedTile]:
+        """The tiles that reading values reads."""
+        found: dict[SharedTile, None] = {}
+        for v in values:
+            home = self.homes.get(v)
+            if isinstance(home, SharedTile):
+                found[home] = None
+            elif v in self.copies:
+                found[self.copies[v]] = None
+            elif home == "inline":
+                assert v.owner is not None
+                found |= dict.fromkeys(self._reads(v.owner.operands))
+        return list(found)
+
+    def tile_for(self, v: Value) -> SharedTile:
+        """The tile in which `v` is, or is copied."""
+        home: Any = self.homes[v]
+        return home if isinstance(home, SharedTile) else self.copies[v]
+
+    def _tile(self, v: Value, order: Sequence[str] | None = None) -> SharedTile:
+        name = f"{v.name or 'x'}_{len(self.tiles)}"
+        tile = tile_of(v, name, order)
+        self.tiles.append(tile)
+        return tile

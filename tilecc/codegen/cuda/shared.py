@@ -1,0 +1,165 @@
+"""Tiles in shared memory: where their elements are, and how tiles share the room.
+
+A row is the innermost axis. Its 16-byte chunks are permuted by an XOR with bits of the row's number
+so that 8 rows' chunks of the same number lie in different banks: those are what ldmatrix reads at
+once, and what threads read that stand in different rows of a fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tilecc.ir.core import Op, Range, Value
+from tilecc.ir.dtypes import DType
+from tilecc.ir.expr import arg_numbers, indices
+
+CHUNK = 16
+"""Bytes that move at once."""
+ALIGN = 128
+_BANK_ROWS = 8  # chunks in 128 bytes, the width of all banks
+
+
+@dataclass(eq=False)
+class SharedTile:
+    """A tile's place: `axes` (name, size) in memory order, `dtype` of its elements.
+
+    `padded` sizes are those of the memory: what is beyond the tile is 0 when it has been loaded.
+    """
+
+    name: str
+    axes: tuple[tuple[str, int], ...]
+    dtype: DType
+    zero: bool = False
+    """Whether somebody reads the padding, which must be 0 then."""
+    padded: dict[str, int] = field(default_factory=dict)
+    offset: int = -1
+    asynchronous: bool = False
+
+    def require(self, axis: str, size: int) -> None:
+        """Have room for (and zeros in) at least `size` along an axis."""
+        if size > self.size(axis):
+            self.padded[axis] = size
+            self.zero = True
+
+    def size(self, axis: str) -> int:
+        """The size of the memory along an axis."""
+        return max(self.padded.get(axis, 1), dict(self.axes)[axis])
+
+    @property
+    def inner(self) -> str | None:
+        """The innermost axis."""
+        return self.axes[-1][0] if self.axes else None
+
+    @property
+    def columns(self) -> int:
+        """Elements in a row."""
+        return self.size(self.axes[-1][0]) if self.axes else 1
+
+    @property
+    def rows(self) -> int:
+        """Rows."""
+        return prod(self.size(a) for a, _ in self.axes[:-1])
+
+    @property
+    def per_chunk(self) -> int:
+        """Elements in 16 bytes."""
+        return CHUNK // self.dtype.bytes
+
+    @property
+    def chunks(self) -> int:
+        """Chunks in a row."""
+        return -(-self.columns * self.dtype.bytes // CHUNK)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tile."""
+        return self.rows * self.chunks * CHUNK
+
+    @property
+    def bits(self) -> int:
+        """How many bits of a chunk's number are permuted."""
+        if self.rows == 1:
+            return 0
+        low = self.chunks & -self.chunks
+        return min(_BANK_ROWS, low).bit_length() - 1
+
+    def phase(self, row: Any) -> Any:
+        """What chunk numbers of a row are XORed with."""
+        step = _BANK_ROWS >> self.bits
+        by = row // step if step > 1 else row
+        return by % (1 << self.bits)
+
+    def row(self, at: Mapping[str, Any]) -> Any:
+        """The number of the row of an element."""
+        row: Any = 0
+        for a, _ in self.axes[:-1]:
+            row = row * self.size(a) + at.get(a, 0)
+        return row
+
+    def index(self, at: Mapping[str, Any]) -> Any:
+        """The number of an element, counted from the beginning of the tile, in elements."""
+        inner = at.get(self.inner, 0) if self.inner is not None else 0
+        row = self.row(at)
+        pitch = self.chunks * self.per_chunk
+        if not self.bits:
+            return row * pitch + inner
+        chunk = (inner // self.per_chunk) ^ self.phase(row)
+        return row * pitch + chunk * self.per_chunk + inner % self.per_chunk
+
+
+@dataclass
+class Life:
+    """When a tile is in use: positions of steps, both ends included."""
+
+    tile: SharedTile
+    first: int
+    last: int
+
+
+def allocate(lives: Iterable[Life]) -> int:
+    """Give each tile an offset; tiles in use at the same time do not overlap. The bytes in all."""
+    placed: list[Life] = []
+    top = 0
+    for life in sorted(lives, key=lambda x: (-x.tile.bytes, x.first, x.tile.name)):
+        others = [p for p in placed if p.first <= life.last and life.first <= p.last]
+        life.tile.offset = _gap(life.tile.bytes, [(p.tile.offset, p.tile.bytes) for p in others])
+        placed.append(life)
+        top = max(top, life.tile.offset + life.tile.bytes)
+    return top
+
+
+def _gap(size: int, taken: Sequence[tuple[int, int]]) -> int:
+    at = 0
+    for offset, n in sorted(taken):
+        if at + size <= offset:
+            break
+        at = max(at, -(-(offset + n) // ALIGN) * ALIGN)
+    return at
+
+
+def overlap(a: SharedTile, b: SharedTile) -> bool:
+    """Whether two tiles share bytes."""
+    return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+
+
+def memory_order(op: Op) -> list[str]:
+    """The axes of a loaded tile in the order of the tensor's axes."""
+    found: dict[str, None] = {}
+    for c in op.attrs["coords"]:
+        e = c.base if isinstance(c, Range) else c
+        for k in sorted(arg_numbers(e)):
+            found |= dict.fromkeys(op.operands[k].type.names)
+        found |= dict.fromkeys(sorted(indices(e)))
+        if isinstance(c, Range):
+            found[c.axis] = None
+    return [a for a in found if op.result.type.has(a)]
+
+
+def tile_of(v: Value, name: str, order: Sequence[str] | None = None) -> SharedTile:
+    """A place for a value's tile; `order` of its axes, if not that of its type."""
+    names = list(order) if order is not None else list(v.type.names)
+    names += [a for a in v.type.names if a not in names]
+    return SharedTile(name, tuple((a, v.type.axis(a).size) for a in names), v.type.dtype)
