@@ -234,7 +234,7 @@ def test_run_of_tile_ir(tilecc, tmp_path):
 
 
 def test_run_reports_a_difference(tilecc, monkeypatch):
-    from tilecc.cli import check
+    from tilecc import check
 
     monkeypatch.setattr(check, "FACTOR", 0)
     out, _ = tilecc("run", ATTENTION, "--shape", "N=50", "--repeat", "1", code=1)

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from tilecc.errors import TileccError as TileccError
     from tilecc.kernel import Kernel as Kernel
     from tilecc.target import Target as Target
+    from tilecc.tuning.api import tune as tune
 
 # Where each public name comes from.
 _MODULES = {
@@ -73,6 +74,7 @@ _MODULES = {
     "tilecc.errors": "ArgumentError CompileError IRError SpecError TileccError",
     "tilecc.kernel": "Kernel",
     "tilecc.target": "Target",
+    "tilecc.tuning.api": "tune",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from tilecc.errors import CompileError, Diagnostic, TileccError
 from tilecc.ir.core import Func, bind_extents
 from tilecc.ir.expr import extents
 from tilecc.pipeline import Compilation, PassManager
+from tilecc.tuning.config import Config
 
 if TYPE_CHECKING:
     from tilecc.codegen.program import DeviceProgram, Program
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from tilecc.runtime.build import Library
     from tilecc.runtime.cuda.library import DeviceLibrary
     from tilecc.target import Target
+    from tilecc.tuning.answers import Answers
 
 # The passes from each level on: what decides on kernels, and what makes them one pass over tiles.
 _FRONT = {"graph": "simplify,fuse", "loop": "", "tile": ""}
 _MIDDLE = {"graph": "online-softmax,mask-tiles", "loop": "", "tile": ""}
 
+PREDICTED = "predicted"
 Tiles = Mapping[str, int] | int | None
 
 
@@ -36,6 +39,7 @@ def compile(
     static: Mapping[str, int] | None = None,
     tile: Tiles = None,
     threads: int | None = None,
+    options: Mapping[str, int] | None = None,
 ) -> Kernel:
     """Compile a spec for a machine.
 
@@ -48,6 +52,8 @@ def compile(
             dimensions) are missing, the kernel is specialised when it is called.
         tile: tile sizes by axis, or one for all tiled axes; without it the cost model chooses.
         threads: how many threads a call uses if it does not say (TILECC_NUM_THREADS, else all).
+        options: of the code generator, such as the register tile (docs/tuning.md). Without tile and
+            options, what `tc.tune` found for this program on this machine is used.
 
     Raises:
         SpecError: the program is wrong.
@@ -61,6 +67,14 @@ def compile(
     func, found = load(spec, dtype)
     static = check_static(func, static or {})
     compiler = Compiler(func, resolve(target), check_tile(tile))
+    if options:
+        from tilecc.codegen.space import check_options
+
+        compiler.options = check_options(options, compiler.target)
+    elif tile is None:
+        from tilecc.tuning.paths import remembered
+
+        compiler.remembered = remembered(compiler.target)
     return Kernel(compiler, static, check_threads(threads), found)
 
 
@@ -163,6 +177,11 @@ class Compiled:
     program: Program | DeviceProgram | None = None
     library: Library | DeviceLibrary | None = None
     timings: dict[str, float] = field(default_factory=dict)
+    options: dict[str, int] = field(default_factory=dict)
+    """The code generator's, where they are not at their defaults."""
+    config: Config | None = None
+    """What a tuner found, if its tile and options are used; `answers`: all that it found."""
+    answers: Answers | None = None
 
 
 class Compiler:
@@ -171,9 +190,15 @@ class Compiler:
     def __init__(self, func: Func, target: Target, tile: Tiles) -> None:
         self.func, self.target, self.tile = func, target, tile
         self.level = func.level
+        self.options: dict[str, int] = {}
+        self.remembered: Callable[[Compilation], Answers | None] | None = None
+        """What a tuner's database knows about a program, if there is one to be asked."""
 
-    def passes(self, static: Mapping[str, int]) -> Compiled:
+    def passes(self, static: Mapping[str, int], config: Config | str | None = None) -> Compiled:
         """The tiled program.
+
+        `config`: what a tuner found, PREDICTED for the cost model's choice of tile, or None: what
+        is remembered, else predicted.
 
         Raises:
             NeedsExtents: `static` does not suffice.
@@ -185,9 +210,20 @@ class Compiler:
             raise NeedsExtents(missing, front)
         run = _joined(front, PassManager(_MIDDLE[self.level]).run(front.func))
         start = time.perf_counter()
+        answers = None
+        if self.remembered is not None and self.level != "tile":
+            answers = self.remembered(front)
+        if answers is not None and config is None:
+            config = (answers.select(static) or answers.first).config
+            try:
+                PassManager(_tile_pass(dict(config.tile))).run(run.func)
+            except CompileError:  # it was of another program: all that is lost is speed
+                config = answers = None
         choice, tile = None, "tile"
         if self.level == "tile":
             tile = ""
+        elif isinstance(config, Config):
+            tile = _tile_pass(dict(config.tile))
         elif self.tile is None:
             from tilecc.cost import choose_tile
 
@@ -196,10 +232,13 @@ class Compiler:
         else:
             tile = _tile_pass(self.tile)
         run = _joined(run, PassManager(tile).run(run.func))
-        timings = run.timings
+        found = Compiled(dict(static), run, _tile_sizes(run.func), choice, timings=run.timings)
         if tile:
-            timings["tile"] = time.perf_counter() - start  # with the choice of sizes
-        return Compiled(dict(static), run, _tile_sizes(run.func), choice, timings=timings)
+            found.timings["tile"] = time.perf_counter() - start  # with the choice of sizes
+        found.config = config if isinstance(config, Config) else None
+        found.options = dict(found.config.options) if found.config else self.options
+        found.answers = answers
+        return found
 
     def front(self, static: Mapping[str, int]) -> Compilation:
         """The first passes, which decide what the kernels are and which extents are static."""
@@ -230,7 +269,7 @@ class Compiler:
             from tilecc.codegen import lower
 
             start = time.perf_counter()
-            compiled.program = lower(compiled.run.func, self.target)
+            compiled.program = lower(compiled.run.func, self.target, compiled.options)
             compiled.timings["tir"] = time.perf_counter() - start
         return compiled.program
 

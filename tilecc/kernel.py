@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tilecc.chosen import ChosenTile
 from tilecc.codegen.program import Program
-from tilecc.compiler import Compiled, Compiler, NeedsExtents, check_static
+from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, check_static
 from tilecc.dsl.specification import Spec
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func
@@ -21,37 +21,10 @@ if TYPE_CHECKING:
     from tilecc.cost import Report
     from tilecc.runtime.cuda.library import DeviceLibrary
     from tilecc.toolchain import Resources
+    from tilecc.tuning.config import Config
 
 _TEXTS: dict[str, tuple[str, ...]] = {"cpu": ("llvm", "asm"), "cuda": ("cuda", "ptx", "sass")}
 """What a kernel can be read as after TIR, by the kind of its target."""
-
-
-@dataclass(frozen=True)
-class ChosenTile(Mapping[str, int]):
-    """Tile sizes by axis, and where they come from. Prints as a table."""
-
-    sizes: Mapping[str, int]
-    candidates: tuple[Any, ...] = field(default=(), repr=False)
-    """What the cost model looked at; empty if the sizes were given."""
-
-    def __getitem__(self, axis: str) -> int:
-        return self.sizes[axis]
-
-    def __iter__(self) -> Any:
-        return iter(self.sizes)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __str__(self) -> str:
-        head = ", ".join(f"{a}={n}" for a, n in self.sizes.items()) or "no tiled axes"
-        if not self.candidates:
-            return f"{head} (given)"
-        lines = [f"{head} (the best of {sum(c.fits for c in self.candidates)} that fit)"]
-        for c in self.candidates:
-            tile = ", ".join(f"{a}={n}" for a, n in c.tile.items())
-            lines.append(f"  {tile:16} {'fits   ' if c.fits else 'refused'} {c.reason}")
-        return "\n".join(lines)
 
 
 class Kernel:
@@ -180,7 +153,26 @@ class Kernel:
         library = self._compiler.build(compiled)
         program = self._compiler.lower(compiled)
         assert isinstance(library, Library) and isinstance(program, Program)
-        return Executable(compiled.run.func, program, library.functions)
+        executable = Executable(compiled.run.func, program, library.functions)
+        if compiled.answers is None:
+            return executable
+        from tilecc.dispatch import Dispatch
+
+        return Dispatch(
+            compiled.answers, self._variant(compiled.static), (compiled.config, executable)
+        )
+
+    def _variant(self, static: dict[str, int]) -> Any:
+        """What builds the executable for a remembered configuration, or (None) a predicted one."""
+
+        def build(config: Config | None) -> Any:
+            with self._lock:
+                compiled = self._compiler.passes(static, config or PREDICTED)
+                compiled.answers = None
+                self.compilations += 1
+                return self._load(compiled)
+
+        return build
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -242,7 +234,12 @@ class Kernel:
         """
         compiled = self._done("no tile is chosen yet")
         candidates = compiled.choice.candidates if compiled.choice is not None else ()
-        return ChosenTile(compiled.tile, tuple(candidates))
+        found: list[str] = []
+        if compiled.answers is not None and compiled.config is not None:
+            others = [c for c in compiled.answers.configs if c != compiled.config]
+            found = [compiled.answers.describe(compiled.config)]
+            found += [f"{c} {compiled.answers.describe(c)}" for c in others]
+        return ChosenTile(compiled.tile, tuple(candidates), compiled.options, tuple(found))
 
     @property
     def scratch_bytes(self) -> int:

@@ -110,19 +110,12 @@ def _time(seconds: float) -> str:
 
 
 def useful_flops(kernel: Kernel, program: Sized, scalars: Mapping[str, float]) -> int:
-    """Operations in contractions that no mask voids: those of the finest tiles.
-
-    Coarser tiles that a mask crosses compute more, which is no merit of theirs.
-    """
-    from tilecc.cost import report
-    from tilecc.passes.base import Remarks
-    from tilecc.passes.tile import Tile
+    """Operations in contractions that no mask voids; of tile IR, all."""
+    from tilecc.cost.useful import useful_flops as useful
 
     func = kernel.loop_func
-    if func is None:
-        work = costs(kernel, program, scalars).arithmetic
-    else:
-        finest = Tile(default=1).apply(func, Remarks())
-        work = report(None, None, finest, kernel.target, program.sizes, scalars).arithmetic
+    if func is not None:
+        return useful(func, kernel.target, program.sizes, scalars)
+    work = costs(kernel, program, scalars).arithmetic
     assert work is not None, "all sizes are known"
     return work.flops

@@ -13,7 +13,7 @@ from tilecc.cli import options
 from tilecc.errors import CompileError, Diagnostic
 
 if TYPE_CHECKING:
-    from tilecc.cli.check import Check
+    from tilecc.check import Check
     from tilecc.cli.program import Sized
     from tilecc.kernel import Kernel
 
@@ -46,7 +46,7 @@ def command(
       tilecc run examples/attention.py
       tilecc run examples/causal.py --shape H=8,N=4096,D=128 --dtype bfloat16 --threads 2
     """
-    from tilecc.cli.check import random_inputs
+    from tilecc.check import random_inputs
     from tilecc.cli.program import load_program
     from tilecc.runtime.build import runs_here
     from tilecc.runtime.pool import available_threads
@@ -107,7 +107,7 @@ def _check(
     outputs: Any,
 ) -> Check:
     """Outputs against float64; IR below the graph is run on smaller inputs for that."""
-    from tilecc.cli.check import compare, random_inputs
+    from tilecc.check import compare, random_inputs
 
     sizes = program.sizes
     if program.compiler.level != "graph":

@@ -10,6 +10,7 @@ from tilecc.codegen.program import (
     Program,
     ScratchBuffer,
 )
+from tilecc.codegen.space import Options
 from tilecc.ir.core import Func
 from tilecc.target import Target
 
@@ -24,8 +25,10 @@ __all__ = [
 ]
 
 
-def lower(func: Func, target: Target) -> Program | DeviceProgram:
+def lower(func: Func, target: Target, options: Options | None = None) -> Program | DeviceProgram:
     """The TIR of a tile-level function for `target`: a `DeviceProgram` for a GPU.
+
+    `options` are those of the family's space.
 
     Raises:
         CompileError: the target's family has no code generator, or cannot express `func`.
@@ -36,4 +39,4 @@ def lower(func: Func, target: Target) -> Program | DeviceProgram:
         return lower_cuda(func, target)
     from tilecc.codegen.cpu.lower import lower as lower_cpu
 
-    return lower_cpu(func, target)
+    return lower_cpu(func, target, options or {})

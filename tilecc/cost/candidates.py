@@ -39,9 +39,9 @@ def kernels_of(func: Func) -> list[Op]:
     return [op for op in func.body.ops if op.name == "kernel"]
 
 
-def tiles(func: Func, target: Target) -> list[dict[str, int]]:
-    """Tile sizes to try, by axis."""
-    steps = ladder(target)
+def tiles(func: Func, target: Target, steps: Ladder | None = None) -> list[dict[str, int]]:
+    """Tile sizes to try, by axis; `steps` in place of those for the machine."""
+    steps = steps or ladder(target)
     row_axes: dict[str, Axis] = {}
     streams: dict[str, Axis] = {}
     groups: dict[str, int] = {}

@@ -31,6 +31,8 @@ class Isa:
     """vscalefps: p * 2**floor(x), right at infinities, overflow and underflow."""
     has_bf16_dot: bool = False
     """vdpbf16ps: adds the dot product of two bf16 pairs to each f32 lane."""
+    chunk: int = 16 * 1024
+    """Bytes of a streamed factor between two blocks: a part of the smallest first cache."""
     has_f16c: bool = False
     """Conversions between f16 and f32; without them each one is a call to the C library."""
 

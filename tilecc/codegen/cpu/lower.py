@@ -13,13 +13,15 @@ from tilecc.codegen.cpu.bounds import Bounds
 from tilecc.codegen.cpu.casts import register_name
 from tilecc.codegen.cpu.emit import Emitter
 from tilecc.codegen.cpu.isa import Isa, isa_for
-from tilecc.codegen.cpu.layout import choose_layout, kept_loads, register_dtype
+from tilecc.codegen.cpu.layout import Layout, choose_layout, kept_loads, register_dtype
 from tilecc.codegen.cpu.nests import Planner
 from tilecc.codegen.cpu.registers import Temps, Tensor
 from tilecc.codegen.cpu.scalars import ExprLowering, Prim
+from tilecc.codegen.cpu.space import LANES_OF_LAST_AXIS, configured
 from tilecc.codegen.cpu.storage import Storage
 from tilecc.codegen.cpu.vectors import imported
 from tilecc.codegen.program import KernelEntry, Program, ScratchBuffer
+from tilecc.codegen.space import Options
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func, Op, Range, Value
 from tilecc.ir.dtypes import I64, DType
@@ -30,19 +32,24 @@ from tilecc.target import Target
 _TEMPS = {"float32": 24, "float64": 24, "int32": 8, "int64": 12, "bool": 0}
 
 
-def lower(func: Func, target: Target) -> Program:
-    """TIR for every kernel of a tile-level function.
+def lower(func: Func, target: Target, options: Options) -> Program:
+    """TIR for every kernel of a tile-level function; `options` are those of space.py.
 
     Raises:
         CompileError: `func` is not tile IR, or holds what this family cannot express.
     """
-    isa = isa_for(target)
+    isa = configured(isa_for(target), options)
+    own_lanes = options.get("lanes") == LANES_OF_LAST_AXIS
     kernels: list[KernelEntry] = []
     for op in func.body.ops:
         if op.name == "kernel":
             if "grid" not in op.attrs:
                 raise CompileError(Diagnostic("a kernel without a grid: run tile first", op.loc))
-            kernels.append(_lower_kernel(f"{func.name}_{len(kernels)}", op, isa, func.params))
+            layout = choose_layout(op, isa)
+            if own_lanes:
+                layout = Layout(None, layout.width)
+            name = f"{func.name}_{len(kernels)}"
+            kernels.append(_lower_kernel(name, op, isa, layout, func.params))
     return Program(tuple(kernels))
 
 
@@ -136,8 +143,9 @@ class _Signature:
         return Tensor(buffer, shape)
 
 
-def _lower_kernel(name: str, kernel: Op, isa: Isa, params: Sequence[Value]) -> KernelEntry:
-    layout = choose_layout(kernel, isa)
+def _lower_kernel(
+    name: str, kernel: Op, isa: Isa, layout: Layout, params: Sequence[Value]
+) -> KernelEntry:
     planner = Planner(kernel.body, kept_loads(kernel, layout, isa))
     storage = Storage(layout, isa, planner).run()
     tensors, scalars = kernel_arguments(kernel, params)

@@ -21,9 +21,6 @@ from tilecc.ir.core import Op, Value
 if TYPE_CHECKING:
     from tilecc.codegen.cpu.registers import Position
 
-# Bytes of the large factor in a chunk: a part of the smallest first cache there is.
-_CHUNK = 16 * 1024
-
 
 def is_streamed(op: Op, layout: Layout, kept: Collection[Value]) -> bool:
     """Whether a contraction has lanes along an axis of a factor that is read where it lies."""
@@ -38,6 +35,8 @@ def is_streamed(op: Op, layout: Layout, kept: Collection[Value]) -> bool:
 class Streamed(Broadcast):
     """Emits one contraction chunk by chunk; its result goes to scratch."""
 
+    together = 1  # vectors that are multiplied at once
+
     def emit(self) -> None:
         """The result's start to scratch, all chunks, then what is applied to the result."""
         em, k = self.em, self.op.over[0]
@@ -49,7 +48,7 @@ class Streamed(Broadcast):
         )
         (large,) = (v for v in self.factors if v.type.has(str(self.x)))
         line = (em.sizes[self.x] if self.x else 1) * large.type.dtype.bytes
-        step = max(8, min(_CHUNK // line, em.sizes[k]) // 2 * 2)
+        step = max(8, min(em.isa.chunk // line, em.sizes[k]) // 2 * 2)
         limit = self.limit(k)
         if not isinstance(limit, int):
             # Through memory: TVM would reason about the bounds of nested loops, and get them wrong.
@@ -68,10 +67,11 @@ class Streamed(Broadcast):
         rows = em.sizes[self.y] if self.y else 1
         most = em.isa.registers * 3 // 4
         high = min(rows, em.isa.mr)
+        wide = most // high // self.together * self.together
         with em.nest_loops(outer, em.sizes) as pos:
             for y0, mr in blocks(rows, high):
                 for x0, count, width in self._vectors():
-                    for first, nr in blocks(count, most // high):
+                    for first, nr in blocks(count, wide):
                         self._block(dict(pos), part, (y0, mr), (x0 + first, nr), width)
 
     def _vectors(self) -> Iterator[tuple[int, int, int]]:
@@ -146,6 +146,8 @@ class StreamedDot(Streamed):
     Two rows are interleaved within 128 bits, so accumulators hold their elements in another order,
     32 at a time; they are put in order as they leave.
     """
+
+    together = 2
 
     def multiply(
         self,

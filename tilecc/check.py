@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -62,26 +62,56 @@ def random_inputs(
 def compare(
     func: Func, sizes: Mapping[str, int], inputs: Mapping[str, Any], outputs: tuple[Any, ...]
 ) -> Check:
-    """Compare `outputs` with the float64 interpretation of `func` (graph IR) on `inputs`.
+    """Compare `outputs` with the float64 interpretation of `func` (graph IR) on `inputs`."""
+    return reference(func, sizes, inputs).check(outputs)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one output is, in float64, where `ranges` (by axis: first, count) of its axes meet."""
+
+    output: int
+    axes: tuple[str, ...]
+    ranges: Mapping[str, tuple[int, int]]
+    want: NDArray[Any]
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a program gives in float64; many outputs may be checked against it."""
+
+    parts: tuple[_Part, ...]
+
+    def check(self, outputs: tuple[Any, ...]) -> Check:
+        """The largest error of `outputs`, which are in the order of the program's."""
+        error = tolerance = 0.0
+        compared = 0
+        for p in self.parts:
+            have = _cut(np.asarray(outputs[p.output]), p.axes, p.ranges).astype(np.float64)
+            compared += have.size
+            error = max(error, _largest(have, p.want))
+            tolerance = max(tolerance, p.tolerance)
+        return Check(error, tolerance, compared, sum(np.asarray(o).size for o in outputs))
+
+
+def reference(func: Func, sizes: Mapping[str, int], inputs: Mapping[str, Any]) -> Reference:
+    """The float64 interpretation of `func` (graph IR) on `inputs`.
 
     Where that would be too large, some rows of the parallel axes stand for all.
     """
-    error = tolerance = 0.0
-    compared = 0
+    parts = []
     for ranges in _samples(func, sizes):
         part = _restrict(func, ranges)
         arrays = {
-            p.name: _cut(inputs[p.name], p.type, ranges) if p.type.axes else inputs[p.name]
+            p.name: _cut(inputs[p.name], p.type.names, ranges) if p.type.axes else inputs[p.name]
             for p in func.params
         }
         all_wanted = interpret(_with_logits(part), arrays, exact=True, extents=dict(sizes))
         scale = max(map(_magnitude, all_wanted))
-        for v, want, out in zip(func.returns, all_wanted, outputs, strict=False):
-            have = _cut(np.asarray(out), v.type, ranges).astype(np.float64)
-            compared += have.size
-            error = max(error, _largest(have, want))
-            tolerance = max(tolerance, _tolerance(v.type, scale))
-    return Check(error, tolerance, compared, sum(np.asarray(o).size for o in outputs))
+        for n, (v, want) in enumerate(zip(func.returns, all_wanted, strict=False)):
+            parts.append(_Part(n, v.type.names, ranges, want, _tolerance(v.type, scale)))
+    return Reference(tuple(parts))
 
 
 def _largest(have: NDArray[Any], want: NDArray[Any]) -> float:
@@ -179,10 +209,12 @@ def _replaced(attrs: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return list(found.items()) if isinstance(found, Mapping) else list(found)
 
 
-def _cut(x: NDArray[Any], t: TensorType, ranges: Mapping[str, tuple[int, int]]) -> NDArray[Any]:
+def _cut(
+    x: NDArray[Any], names: Sequence[str], ranges: Mapping[str, tuple[int, int]]
+) -> NDArray[Any]:
     whole = (0, None)
     slices = []
-    for n in t.names:
+    for n in names:
         start, count = ranges.get(n, whole)
         slices.append(slice(start, None if count is None else start + count))
     return x[tuple(slices)]

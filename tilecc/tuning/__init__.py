@@ -1,0 +1,1 @@
+"""The tuner: measured candidates, remembered answers."""
