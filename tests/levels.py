@@ -18,7 +18,7 @@ from tilecc.passes.tiling.plan import plan_tiles
 from tilecc.pipeline import PassManager
 
 FRONT = "simplify,fuse"
-MIDDLE = "online-softmax,mask-tiles"
+MIDDLE = "online-softmax,mask-tiles,exponents"
 FILENAME = "program.py"
 
 

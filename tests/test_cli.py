@@ -89,7 +89,7 @@ def test_an_empty_pipeline_prints_what_was_parsed(tilecc, causal, monkeypatch):
 
 
 def test_passes_one_by_one_are_the_pipeline(tilecc, causal, tmp_path):
-    passes = ["simplify", "fuse", "online-softmax", "mask-tiles", "tile{i=64,j=64}"]
+    passes = ["simplify", "fuse", "online-softmax", "mask-tiles", "exponents", "tile{i=64,j=64}"]
     whole = tilecc("opt", causal, "--passes", ",".join(passes))[0]
     for k, name in enumerate(passes):
         step = tmp_path / f"{k}.tcir"
@@ -130,7 +130,7 @@ def test_print_ir_after(tilecc):
     assert out.startswith("# fuse\nfunc @causal(") and "D=64 by default" in err
     out, _ = tilecc("compile", CAUSAL, "--tile", "32", "--print-ir-after", "all")
     stages = [line for line in out.splitlines() if line.startswith("# ")]
-    passes = ["# simplify", "# fuse", "# online-softmax", "# mask-tiles", "# tile"]
+    passes = ["# simplify", "# fuse", "# online-softmax", "# mask-tiles", "# exponents", "# tile"]
     assert stages == ["# graph", *passes]
 
 

@@ -91,7 +91,7 @@ def test_levels(name, length):
     inputs = inputs_for(name, extents)
     want = wanted(name, inputs)
     assert list(levels_of(name)) == [
-        *("graph", "simplify", "fuse", "online-softmax", "mask-tiles", "tile")
+        *("graph", "simplify", "fuse", "online-softmax", "mask-tiles", "exponents", "tile")
     ]
     for level, func in levels_of(name).items():
         got = interpret(func, inputs, exact=True, chunk=CHUNK)

@@ -77,7 +77,7 @@ def test_a_static_extent_that_an_argument_contradicts(kernel):
 
 
 def test_stages(kernel):
-    names = ("graph", "simplify", "fuse", "online-softmax", "mask-tiles", "tile")
+    names = ("graph", "simplify", "fuse", "online-softmax", "mask-tiles", "exponents", "tile")
     assert kernel.stages == (*names, "tir", "llvm", "asm")
     assert set(kernel.timings) == set(kernel.stages) - {"graph", "asm"}
     for name in names:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The passes from each level on: what decides on kernels, and what makes them one pass over tiles.
 _FRONT = {"graph": "simplify,fuse", "loop": "", "tile": ""}
-_MIDDLE = {"graph": "online-softmax,mask-tiles", "loop": "", "tile": ""}
+_MIDDLE = {"graph": "online-softmax,mask-tiles,exponents", "loop": "", "tile": ""}
 
 PREDICTED = "predicted"
 Tiles = Mapping[str, int] | int | None

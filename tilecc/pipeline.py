@@ -1,6 +1,6 @@
 """Pass pipelines: their text form, and the manager that runs one and keeps every stage.
 
-    simplify,fuse,online-softmax,mask-tiles,tile{i=64,j=64}
+    simplify,fuse,online-softmax,mask-tiles,exponents,tile{i=64,j=64}
 
 A pass's options are its dataclass fields. A value without a name (`tile{64}`) goes to the first
 field that holds a single value; in a pass that has a table of pairs, every other `name=value` is
@@ -26,9 +26,10 @@ PASSES = {
     "fuse": ("tilecc.passes.fuse", "Fuse"),
     "online-softmax": ("tilecc.passes.online_softmax", "OnlineSoftmax"),
     "mask-tiles": ("tilecc.passes.mask_tiles", "MaskTiles"),
+    "exponents": ("tilecc.passes.exponents", "Exponents"),
     "tile": ("tilecc.passes.tile", "Tile"),
 }
-DEFAULT_PIPELINE = "simplify,fuse,online-softmax,mask-tiles,tile"
+DEFAULT_PIPELINE = "simplify,fuse,online-softmax,mask-tiles,exponents,tile"
 
 _Pairs = tuple[tuple[str, int], ...]
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}

@@ -19,7 +19,7 @@ from tilecc.passes.base import Remarks
 from tilecc.passes.tile import Tile
 from tilecc.pipeline import PassManager
 
-FRONT = "simplify,fuse,online-softmax,mask-tiles"
+FRONT = "simplify,fuse,online-softmax,mask-tiles,exponents"
 
 
 def front(spec, static):

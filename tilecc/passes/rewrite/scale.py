@@ -224,6 +224,19 @@ def scale_of_row(rw: Rewriter, t: Term) -> Term | None:
     return None
 
 
+@rule("mul")
+def scale_into_extremum(rw: Rewriter, t: Term) -> Term | None:
+    """maximum(x * a, y) * b --> maximum(x * (a * b), y * b): x then has one scale, as elsewhere"""
+    core, s = scaled(t)
+    if not core.is_call("maximum", "minimum") or not s.positive or rw.materialised(core):
+        return None
+    parts = [scaled(a) for a in core.args]
+    if all(inner == ONE for _, inner in parts):
+        return None
+    args = (times(rw.terms, x, combine(rw.terms, inner, s)) for x, inner in parts)
+    return rw.terms.call(core.data, *args)
+
+
 RULES = [
     constant_product,
     constant_quotient,
@@ -241,4 +254,4 @@ RULES = [
 LATE_RULES = [linear_exponent]
 
 # Last of all, alone: constants no longer have to stand last.
-FINAL_RULES = [scale_of_row]
+FINAL_RULES = [scale_of_row, scale_into_extremum]
