@@ -58,9 +58,12 @@ if TYPE_CHECKING:
     from tilecc.errors import ArgumentError as ArgumentError
     from tilecc.errors import CompileError as CompileError
     from tilecc.errors import IRError as IRError
+    from tilecc.errors import LoadError as LoadError
     from tilecc.errors import SpecError as SpecError
     from tilecc.errors import TileccError as TileccError
     from tilecc.kernel import Kernel as Kernel
+    from tilecc.saved.load import LoadedKernel as LoadedKernel
+    from tilecc.saved.load import load as load
     from tilecc.target import Target as Target
     from tilecc.tuning.api import tune as tune
 
@@ -71,8 +74,9 @@ _MODULES = {
         "Scalar Spec Tensor abs at cast cos dot exp exp2 extent floor index inf log log2 logsumexp "
         "max maximum min minimum pow prod rsqrt sigmoid sin softmax spec sqrt sum tanh where"
     ),
-    "tilecc.errors": "ArgumentError CompileError IRError SpecError TileccError",
+    "tilecc.errors": "ArgumentError CompileError IRError LoadError SpecError TileccError",
     "tilecc.kernel": "Kernel",
+    "tilecc.saved.load": "LoadedKernel load",
     "tilecc.target": "Target",
     "tilecc.tuning.api": "tune",
 }

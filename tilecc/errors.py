@@ -59,5 +59,9 @@ class CompileError(DiagnosticError):
     """A program that is right but that the compiler cannot turn into a right kernel."""
 
 
+class LoadError(DiagnosticError):
+    """A file that holds no kernel, or none that runs on this machine; or it cannot be written."""
+
+
 class ArgumentError(DiagnosticError, ValueError):
     """A kernel called with wrong arguments (shape, dtype, device, layout)."""

@@ -88,6 +88,19 @@ _PRIVATE_CACHES: tuple[tuple[str, Space, int], ...] = (
 
 
 @functools.cache
+def cpu_features() -> frozenset[str]:
+    """Everything that the operating system says this machine's CPU has, in LLVM's names."""
+    names = frozenset(_cpuinfo().get("features", "").split())
+    return names | {"neon"} if architecture() == "aarch64" else names
+
+
+def architecture() -> str:
+    """The architecture of this process, as LLVM's triples spell it."""
+    machine = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+@functools.cache
 def host() -> Target:
     """This machine, as a target named `cpu`."""
     info = _cpuinfo()

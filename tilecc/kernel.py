@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilecc.chosen import ChosenTile
@@ -53,6 +54,7 @@ class Kernel:
         self._lock = threading.RLock()
         self._needed: tuple[str, ...] = ()
         self._executables: dict[tuple[int, ...], Any] = {}
+        self._specialised: dict[tuple[int, ...], Compiled] = {}
         self._compiled: Compiled | None = None
         self._front: Compilation | None = None
         try:
@@ -63,6 +65,7 @@ class Kernel:
             from tilecc.runtime.build import runs_here
 
             self.compilations = 1
+            self._specialised[()] = self._compiled
             if build and runs_here(self.target):
                 self._executables[()] = self._load(self._compiled)
 
@@ -140,10 +143,12 @@ class Kernel:
                         self._compiled = self._compiler.passes(static)
                     except NeedsExtents as e:  # with some extents bound, others are needed
                         self._executables.clear()
+                        self._specialised.clear()
                         self._needed = tuple(sorted({*self._needed, *e.names}))
                         continue
                     self.compilations += 1
                 self._executables[key] = self._load(self._compiled)
+                self._specialised[key] = self._compiled
                 return self._executables[key]
 
     def _load(self, compiled: Compiled) -> Any:
@@ -173,6 +178,25 @@ class Kernel:
                 return self._load(compiled)
 
         return build
+
+    def save(self, path: str | os.PathLike[str], archs: Sequence[str] | None = None) -> None:
+        """Write what has been compiled to one file, which `tilecc.load` reads without TVM.
+
+        Args:
+            path: the file; an older one is replaced when the new one is whole.
+            archs: further machines to make code for: CPUs such as "x86-64-v3", or for a GPU's
+                kernel architectures such as "sm_90". The kernel's own target is always there.
+
+        Raises:
+            CompileError: nothing has been compiled yet, or not for such a machine.
+            LoadError: the file cannot be written.
+        """
+        from tilecc.saved.save import Source, save
+
+        self._done("there is nothing to save yet")
+        with self._lock:
+            compiled = list(self._specialised.values())
+        save(Source(self._compiler, compiled, self.static, self.threads), path, archs)
 
     @property
     def stages(self) -> tuple[str, ...]:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tilecc.codegen.program import Program
 from tilecc.errors import CompileError
 from tilecc.target import Target
+
+_CONFIG = {
+    # TVM's elimination of common subexpressions can use a variable before it defines it; LLVM has
+    # its own.
+    "tirx.disable_cse_tir": True,
+    # This pass forgets that buffers are to be on the stack.
+    "tirx.disable_storage_rewrite": True,
+}
 
 
 @dataclass(frozen=True)
@@ -22,10 +33,19 @@ class Library:
     module: Any
     functions: Mapping[str, Any]
     seconds: float
+    platform: str = ""
+    """Architecture and operating system, as the object file's format goes: "x86_64-linux"."""
 
     def text(self, kind: str) -> str:
         """The module as "llvm" (LLVM IR after optimisation) or "asm" (assembly)."""
         return str(self.module.inspect_source({"llvm": "ll", "asm": "s"}[kind]))
+
+    def object(self) -> bytes:
+        """The functions as an object file."""
+        with tempfile.TemporaryDirectory(prefix="tilecc-") as folder:
+            path = Path(folder, "kernel.o")
+            self.module.write_to_file(str(path), "o")
+            return path.read_bytes()
 
 
 def build(program: Program, target: Target) -> Library:
@@ -41,15 +61,13 @@ def build(program: Program, target: Target) -> Library:
         raise CompileError(f"target {target.name} is not a CPU: kernels for it stop at TIR")
     start = time.perf_counter()
     module = tvm.IRModule({k.name: k.prim_func for k in program.kernels})
-    # TVM's elimination of common subexpressions can use a variable before it defines it; LLVM has
-    # its own.
-    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+    with tvm.transform.PassContext(config=_CONFIG):
         built = tirx.build(module, target=tvm.target.Target(llvm_target(target)))
     # Taking a function out of a module readies it for this process, which refuses foreign code.
     functions = {k.name: built[k.name] for k in program.kernels} if runs_here(target) else {}
     for f in functions.values():
         f.release_gil = True
-    return Library(built, functions, time.perf_counter() - start)
+    return Library(built, functions, time.perf_counter() - start, platform_of(target))
 
 
 def llvm_target(target: Target) -> dict[str, Any]:
@@ -66,22 +84,41 @@ def llvm_target(target: Target) -> dict[str, Any]:
     return made
 
 
+# Features of instructions that LLVM picks by itself, by the beginnings of their names. The rest are
+# for system code or are used through intrinsics, and hypervisors hide many of them.
+_PICKED = (
+    *("sse", "ssse", "avx", "fma", "f16c", "bmi", "lzcnt", "popcnt", "movbe", "gfni"),
+    *("xop", "tbm", "neon", "sve", "sme", "fullfp16", "dotprod", "bf16", "i8mm"),
+)
+
+
+def code_features(target: Target) -> frozenset[str]:
+    """What a CPU must have to run code for `target`: what LLVM takes its name and features for."""
+    import tvm
+
+    made = tvm.target.Target(llvm_target(target))
+    names = {*map(str, tvm.target.codegen.llvm_get_cpu_features(made)), *target.features}
+    return frozenset(n for n in names if n.startswith(_PICKED))
+
+
+def platform_of(target: Target) -> str:
+    """The kind of object file that code for `target` is in: "x86_64-linux"."""
+    from tilecc.host import architecture
+
+    if target.triple:
+        machine, _, rest = target.triple.partition("-")
+        return f"{machine}-{'darwin' if 'darwin' in rest or 'macos' in rest else 'linux'}"
+    return f"{architecture()}-{sys.platform}"
+
+
 def runs_here(target: Target) -> bool:
     """Whether this machine has the instructions that code for `target` may contain."""
     if target.kind != "cpu":
         return False
-    from tilecc.host import host
+    from tilecc.host import architecture, host
 
     here = host()
     if target.name == here.name:
         return True
-    same = not target.triple or target.triple.split("-")[0] == here_architecture()
+    same = not target.triple or target.triple.split("-")[0] == architecture()
     return same and target.features <= here.features
-
-
-def here_architecture() -> str:
-    """The architecture of this process, as LLVM's triples spell it."""
-    import platform
-
-    machine = platform.machine().lower()
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)

@@ -157,7 +157,8 @@ def _output(
             if len(h.shape) == len(shapes[v]) and have != want:
                 raise Refused(f"has {have} along axis {a}, where the output has {want}")
         raise Refused(f"has shape {h.shape}, and the output {shapes[v]}")
-    if any(s == 0 and n > 1 for s, n in zip(h.strides, h.shape, strict=True)):
+    repeats = any(s == 0 and n > 1 for s, n in zip(h.strides, h.shape, strict=True))
+    if repeats and 0 not in h.shape:
         raise Refused("repeats elements (a stride is 0), so it cannot be written")
     for name, other, t in taken:
         if _overlap(h, v.type.dtype, other, t):

@@ -206,17 +206,15 @@ def _emitter(
         used |= {register_dtype(v.type.dtype) for v in [*op.operands, *op.results]}
     names = {register_name(t) for t in used} | {"int64", "int32"}
     width = layout.width
-    temps = {
-        t: [T.alloc_buffer((width,), t) for _ in range(n)] for t, n in _TEMPS.items() if t in names
-    }
+    temps = {t: [_local(width, t) for _ in range(n)] for t, n in _TEMPS.items() if t in names}
     count = 2 * len(storage.packed_by_nest)
-    pairs = [T.alloc_buffer((width,), "float32") for _ in range(count)]
+    pairs = [_local(width, "float32") for _ in range(count)]
     sums = {
         register_name(op.result.type.dtype) for op in kernel.body.walk() if op.name == "contract"
     }
     block = max(isa.mr * isa.nr, isa.registers * 3 // 4) * width
-    accumulators = {t: T.alloc_buffer((block,), t) for t in sorted(sums)}
-    cells = iter([T.alloc_buffer((1,), "int64") for _ in range(_scalar_count(kernel))])
+    accumulators = {t: _local(block, t) for t in sorted(sums)}
+    cells = iter([_local(1, "int64") for _ in range(_scalar_count(kernel))])
     return Emitter(
         isa,
         layout,
@@ -231,6 +229,12 @@ def _emitter(
         cells,
         Bounds(kernel),
     )
+
+
+def _local(size: int, dtype: str) -> Any:
+    """A buffer on the stack, where LLVM makes registers of it. By itself TVM takes one of a KiB and
+    more from a pool of its runtime, which is a call, and which saved kernels do without."""
+    return T.alloc_buffer((size,), dtype, annotations={"disable_lower_builtin": True})
 
 
 def _scalar_count(kernel: Op) -> int:

@@ -54,10 +54,9 @@ class DeviceLibrary:
         )
 
 
-def with_relaxed(program: DeviceProgram) -> Iterator[DeviceKernel]:
-    """All kernels that may be launched: each, then those that stand in for it."""
-    for k in program.kernels:
-        found: DeviceKernel | None = k
-        while found is not None:
-            yield found
-            found = found.relaxed
+def stand_ins(kernel: DeviceKernel) -> Iterator[DeviceKernel]:
+    """A kernel, then what is launched in its place where arrays are not aligned."""
+    found: DeviceKernel | None = kernel
+    while found is not None:
+        yield found
+        found = found.relaxed

@@ -1,0 +1,239 @@
+"""`tilecc.load`: a saved kernel, ready to be called, without the compiler that made it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilecc.errors import ArgumentError, CompileError, Diagnostic, DiagnosticError, LoadError, Loc
+from tilecc.ir.core import Func
+from tilecc.ir.parser import parse_ir
+from tilecc.ir.printer import print_ir, print_type
+from tilecc.runtime.arguments import Binder
+from tilecc.saved import container
+from tilecc.saved.cost import SavedCost, with_numbers
+from tilecc.saved.encode import entry_from, numbered, target_from
+from tilecc.saved.machine import Machine
+from tilecc.target import Target
+
+
+def load(path: str | os.PathLike[str], threads: int | None = None) -> LoadedKernel:
+    """The kernel in a file that `Kernel.save` wrote.
+
+    A file holds machine code: load only what you would run. The checksum tells of damage, not of
+    who wrote the file.
+
+    Args:
+        path: the file.
+        threads: how many threads a call uses if it does not say; else as it was saved.
+
+    Raises:
+        LoadError: it is no such file, damaged, of a newer format, or for CPUs that this one is not.
+    """
+    return LoadedKernel(os.fspath(path), threads)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What was compiled for one choice of static extents."""
+
+    data: Mapping[str, Any]
+    members: Mapping[str, bytes]
+    level: str
+
+    @property
+    def static(self) -> dict[str, int]:
+        return {name: int(n) for name, n in self.data["static"].items()}
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Passes' stages in order, and "tir"."""
+        return tuple(self.data["stages"])
+
+    def text(self, stage: str) -> str:
+        return self.members[self.data["stages"][stage]].decode()
+
+    def func(self, stage: str) -> Func:
+        return parse_ir(self.text(stage), stage)
+
+    @cached_property
+    def tiled(self) -> Func:
+        """The program as code was generated from it."""
+        return self.func(self.passes[-1])
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        return tuple(s for s in self.stages if s != "tir")
+
+
+class LoadedKernel:
+    """A compiled program from a file. It is called, and asked for IR and costs, as a `Kernel`."""
+
+    def __init__(
+        self,
+        path: str,
+        threads: int | None = None,
+        *,
+        machine: Machine | None = None,
+        driver: Any = None,
+    ) -> None:
+        """`machine` and `driver`: what to run on; else this process's."""
+        from tilecc.runtime.pool import check_threads
+
+        self.path = path
+        self._driver = driver
+        manifest, self._members = container.read(path)
+        with _contents(path):
+            self.name: str = manifest["name"]
+            self.target: Target = target_from(manifest["target"])
+            self.static = {n: int(v) for n, v in manifest["static"].items()}
+            self.threads = check_threads(threads) or check_threads(manifest["threads"])
+            self._func = parse_ir(self._members["program.tcir"].decode(), "program.tcir")
+            level = manifest["level"]
+            self._parts = [_Part(c, self._members, level) for c in manifest["compiled"]]
+            self._level = level
+            on_device = self.target.kind == "cuda"
+            self._executables: list[Any] = [
+                None if on_device else self._cpu(p, machine) for p in self._parts
+            ]
+        self._binder = self._make_binder()
+        self._last = self._parts[-1]
+
+    def _make_binder(self) -> Binder:
+        return Binder(self.name, self._func.params, self.static)
+
+    def _cpu(self, part: _Part, machine: Machine | None) -> Any:
+        """The best of a part's object files, linked.
+
+        Raises:
+            LoadError: this machine can run none of them.
+        """
+        from tilecc.codegen.program import Program
+        from tilecc.runtime.executable import Executable
+        from tilecc.runtime.objects import load_object
+
+        image = (machine or Machine.here()).best(self.path, part.data["cpu"])
+        values = numbered(part.tiled)
+        program = Program(tuple(entry_from(k, values) for k in image["kernels"]))
+        names = [k.name for k in program.kernels]
+        functions = load_object(self._members[image["object"]], names)
+        return Executable(part.tiled, program, functions)
+
+    @property
+    def signature(self) -> str:
+        """Parameters and results with their types, as text."""
+        params = ", ".join(f"{p.name}: {print_type(p.type)}" for p in self._func.params)
+        results = ", ".join(print_type(v.type) for v in self._func.returns)
+        return f"{self.name}({params}) -> {results}"
+
+    def __repr__(self) -> str:
+        static = "".join(f" {n}={v}" for n, v in self.static.items())
+        return f"<loaded kernel {self.signature} for {self.target.name}{static}>"
+
+    def __call__(
+        self, *args: Any, out: Any = None, threads: int | None = None, **kwargs: Any
+    ) -> Any:
+        """Run on arrays and numbers, as `Kernel.__call__`.
+
+        Raises:
+            ArgumentError: wrong arguments, or extents that the file has no code for.
+            CompileError: there is no device to run on.
+        """
+        from tilecc.runtime.pool import available_threads, check_threads
+
+        bound = self._binder.bind(args, kwargs)
+        count = check_threads(threads) or self.threads or available_threads()
+        for n, part in enumerate(self._parts):
+            if all(bound.extents.get(name) == v for name, v in part.static.items()):
+                self._last = part
+                return self._executables[n](bound, out, count)
+        raise self._no_code(bound.extents)
+
+    def _no_code(self, extents: Mapping[str, int]) -> ArgumentError:
+        names = sorted({name for p in self._parts for name in p.static} - set(self.static))
+        asked = ", ".join(f"{n} = {extents[n]}" for n in names)
+        there = " or ".join(", ".join(f"{n} = {p.static[n]}" for n in names) for p in self._parts)
+        hint = "call the kernel with such arguments before it is saved"
+        return ArgumentError(
+            Diagnostic(f"{self.path} has code for {there}, not {asked}", None, hint)
+        )
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages whose text is in the file."""
+        return self._last.stages
+
+    def ir(self, stage: str, locs: bool = False) -> str:
+        """The program's text after a stage; `locs` adds the source line of each operation.
+
+        Raises:
+            CompileError: there is no such stage in the file.
+        """
+        part = self._last
+        wanted = stage.replace("_", "-")
+        if wanted not in self.stages:
+            known = ", ".join(self.stages)
+            raise CompileError(f"{self.path} has no stage {stage!r}; stages are {known}")
+        with _contents(self.path):
+            if wanted not in part.passes or locs:
+                return part.text(wanted)
+            return print_ir(part.func(wanted), locs=False)
+
+    @property
+    def tile(self) -> dict[str, int]:
+        """The tile sizes."""
+        return dict(self._last.data["tile"])
+
+    @property
+    def remarks(self) -> tuple[Any, ...]:
+        """What the passes had to say."""
+        from tilecc.passes.base import Remark
+
+        found = self._last.data["remarks"]
+        return tuple(Remark(p, message, Loc(*at) if at else None) for p, message, at in found)
+
+    def cost(self, **sizes: float) -> SavedCost:
+        """Memory traffic as formulas (text) and, with all extents, as numbers; needs no sympy.
+
+        Raises:
+            CompileError: there is no such extent or number, or a run-time number decides what is
+                read and is not given.
+        """
+        from tilecc.compiler import check_static
+        from tilecc.cost import report
+
+        part, saved = self._last, self._last.data["cost"]
+        if not sizes:
+            return SavedCost(saved)
+        numbers = {p.name for p in self._func.params if not p.type.axes}
+        scalars = {n: v for n, v in sizes.items() if n in numbers}
+        extents = check_static(
+            self._func, {n: int(v) for n, v in sizes.items() if n not in scalars}
+        )
+        with _contents(self.path):
+            found = report(
+                self._func if self._level == "graph" else None,
+                part.func(part.passes[-2]) if len(part.passes) > 1 else None,
+                part.tiled,
+                self.target,
+                {**part.static, **extents},
+                scalars,
+            )
+            return SavedCost(with_numbers(saved, found))
+
+
+@contextmanager
+def _contents(path: str) -> Iterator[None]:
+    """Turns what goes wrong with a file's contents into one error."""
+    try:
+        yield
+    except (CompileError, LoadError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
+        raise container.unreadable(path, e) from e
+    except DiagnosticError as e:
+        raise container.unreadable(path, e) from e
