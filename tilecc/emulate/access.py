@@ -1,0 +1,231 @@
+"""Executing accesses: bounds, alignment, races and counters of one memory instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilecc.emulate import report
+from tilecc.emulate.context import Mask
+from tilecc.emulate.counters import SECTOR, Memo, traffic, wavefronts
+from tilecc.emulate.ptx import Instruction
+from tilecc.emulate.races import Threads
+from tilecc.emulate.report import GlobalAccess, SharedAccess, Traffic
+from tilecc.emulate.spaces import Flat, Region
+from tilecc.emulate.types import Array
+
+if TYPE_CHECKING:
+    from tilecc.emulate.machine import Strand
+
+
+class Site:
+    """A memory instruction: `count` words of `width` bytes a lane, and what was counted there."""
+
+    def __init__(self, ins: Instruction, direction: str, width: int, count: int = 1) -> None:
+        self.ins = ins
+        self.direction = direction
+        self.width = width
+        self.count = count
+        self.size = width * count
+        self.alignment = self.size
+        self.shared = SharedAccess(ins.line, ins.text, ins.loc, direction)
+        self.globals = GlobalAccess(ins.line, ins.text, ins.loc, direction)
+        self.memo = Memo()
+
+    def resized(self, size: int) -> Site:
+        """The same instruction where it reads fewer bytes: same alignment, same counters."""
+        if size == self.size:
+            return self
+        other = Site(self.ins, self.direction, size)
+        other.alignment = self.alignment
+        other.shared, other.globals, other.memo = self.shared, self.globals, self.memo
+        return other
+
+    def count_shared(self, offsets: Array, m: Mask) -> None:
+        """Add the wavefronts of an execution."""
+        pattern = offsets if m is None else np.where(m, offsets, -1)
+        key = pattern.tobytes()
+        steps, ideal, requests = self.memo(
+            key, lambda: wavefronts(pattern.reshape(-1, 32), self.size)
+        )
+        self.shared.wavefronts += steps
+        self.shared.ideal += ideal
+        self.shared.requests += requests
+
+    def count_global(self, region: Region, offsets: Array, m: Mask) -> None:
+        """Add the traffic of an execution."""
+        low = int(offsets.min() if m is None else offsets[m].min())
+        pattern = offsets - low if m is None else np.where(m, offsets - low, -1)
+        shift = (low + region.base) % SECTOR
+        key = (pattern.tobytes(), shift, self.size)
+        found = self.memo(key, lambda: traffic(pattern, self.size, shift))
+        total = self.globals.tensors.setdefault(region.name, Traffic())
+        total.add(found)
+
+
+def first_of(m: Mask, wrong: Array) -> tuple[int, ...]:
+    """Index of the first thread where something is wrong."""
+    return tuple(int(i[0]) for i in np.nonzero(wrong))
+
+
+def valid(s: Strand, m: Mask, site: Site, offsets: Array, limit: int, base: int, what: str) -> Mask:
+    """The threads whose access lies in [0, limit) and is aligned; the others are findings."""
+    outside = (offsets < 0) | (offsets > limit - site.size)
+    skewed = (offsets + base) & (site.alignment - 1) != 0
+    wrong = outside | skewed
+    if m is not None:
+        wrong &= m
+    if not wrong.any():
+        return m
+    outside &= wrong
+    if outside.any():
+        at = first_of(m, outside)
+        message = f"{site.direction} of {site.size} bytes at byte {int(offsets[at])} of {what}"
+        message = f"{message}, which has {limit}, by {s.thread(at)}"
+        s.find(report.OUT_OF_BOUNDS, site.ins, message, int(outside.sum()))
+    skewed &= wrong & ~outside
+    if skewed.any():
+        at = first_of(m, skewed)
+        message = f"{site.direction} of {site.size} bytes at byte {int(offsets[at])} of {what}"
+        s.find(report.MISALIGNED, site.ins, f"{message}, by {s.thread(at)}", int(skewed.sum()))
+    out: Mask = ~wrong if m is None else m & ~wrong
+    return out
+
+
+# -- shared memory
+
+
+def shared_offsets(s: Strand, m: Mask, site: Site, addresses: Array) -> tuple[Array, Mask]:
+    """Offsets in the CTA's shared memory, and the threads for which they are right."""
+    memory = s.batch.shared
+    offsets = addresses.astype(np.int64) - memory.base
+    m = valid(s, m, site, offsets, memory.size, 0, "shared memory")
+    if m is None or m.any():
+        site.count_shared(offsets, m)
+    return offsets, m
+
+
+def check_shared_read(
+    s: Strand, site: Site, t: Threads, offsets: Array, together: bool = False
+) -> None:
+    """Races and uninitialised bytes of a read of `site.size` bytes at each offset."""
+    shadow, shift = s.batch.shadow, s.launch.granule_shift
+    first, n = offsets >> shift, max(1, site.size >> shift)
+    cells = shadow.unordered_writes(t, first, n)
+    if cells.any():
+        _race(s, site, t, cells, False, "reads")
+    fresh = shadow.uninitialised(t, first, n)
+    if fresh.any():
+        who = t.at(fresh)
+        message = f"{s.batch.name(who)} reads byte {int(offsets[fresh][0])} of shared memory"
+        message += ", which nothing has written"
+        s.find(report.UNINITIALISED, site.ins, message, int(fresh.sum()))
+    shadow.record_read(t, first, n, together)
+
+
+def check_shared_write(
+    s: Strand,
+    site: Site,
+    t: Threads,
+    offsets: Array,
+    in_flight: bool = False,
+    atomic: bool = False,
+) -> None:
+    """Races of a write."""
+    shadow, shift = s.batch.shadow, s.launch.granule_shift
+    first, n = offsets >> shift, max(1, site.size >> shift)
+    cells = shadow.unordered_writes(t, first, n, atomic)
+    if cells.any():
+        _race(s, site, t, cells, False, "writes")
+    cells = shadow.unordered_reads(t, first, n)
+    if cells.any():
+        _race(s, site, t, cells, True, "writes")
+    lost = shadow.record_write(t, first, n, in_flight, atomic)
+    if lost.any() and not atomic:
+        message = f"{s.batch.name(t.at(lost))} and another warp write the same shared memory"
+        s.find(report.RACE, site.ins, message, int(lost.sum()))
+
+
+def _race(s: Strand, site: Site, t: Threads, cells: Array, reads: bool, verb: str) -> None:
+    at = first_of(None, cells)
+    who = s.batch.name(t.at(np.array([at[0]])))
+    earlier = s.batch.shadow.describe(int(cells[at]), reads)
+    if reads:
+        earlier += f" of warp {at[1]}"
+    message = f"{who} {verb} shared memory, and nothing orders that after {earlier}"
+    count = int((cells != 0).reshape(len(cells), -1).any(axis=1).sum())
+    s.find(report.RACE, site.ins, message, count)
+
+
+def load_flat(memory: Flat, part: Array, offsets: Array, width: int, count: int) -> Array:
+    """Words (accesses, count) at aligned offsets of parts."""
+    at = (part * memory.stride + offsets) // (width * count)
+    found: Array = memory.rows(width, count)[at]
+    return found
+
+
+def store_flat(memory: Flat, part: Array, offsets: Array, values: Array) -> bool:
+    """Write words (accesses, count); whether all of them are there afterwards."""
+    width, count = values.dtype.itemsize, values.shape[1]
+    at = (part * memory.stride + offsets) // (width * count)
+    rows = memory.rows(width, count)
+    rows[at] = values
+    return bool(np.array_equal(rows[at], values))
+
+
+# -- global memory
+
+
+def by_region(
+    s: Strand, m: Mask, site: Site, addresses: Array
+) -> Iterator[tuple[Region, Array, Mask]]:
+    """Regions with offsets in them and the threads whose access is right; the rest are findings."""
+    memory = s.launch.memory
+    slots = memory.slots(addresses if m is None else addresses[m])
+    first = int(slots.flat[0])
+    alike = bool((slots == first).all())
+    every = [first] if alike else [int(x) for x in np.unique(slots)]
+    if not alike:
+        slots = memory.slots(addresses)
+    for slot in every:
+        part = m if alike else (slots == slot if m is None else (slots == slot) & m)
+        if slot < 0:
+            here = np.ones(s.shape, bool) if part is None else part
+            at = first_of(None, here)
+            where = memory.name_address(int(addresses[at]))
+            message = f"{site.direction} of {site.size} bytes at {where}, by {s.thread(at)}"
+            s.find(report.OUT_OF_BOUNDS, site.ins, message, int(here.sum()))
+            continue
+        region = memory.regions[slot]
+        offsets = (addresses - np.uint64(region.base)).view(np.int64)
+        good = valid(s, part, site, offsets, len(region.memory), region.base, region.name)
+        if good is None or good.any():
+            yield region, offsets, good
+
+
+def load_region(region: Region, offsets: Array, width: int, count: int) -> Array:
+    """Words (accesses, count) at offsets in a region."""
+    size = width * count
+    rows = region.rows(width, count)
+    at = offsets // size
+    if region.base % size == 0 and (len(at) == 0 or int(at.max()) < len(rows)):
+        found: Array = rows[at]
+        return found
+    octets = region.memory[offsets[:, None] + np.arange(size)]
+    return octets.view(f"u{width}")
+
+
+def store_region(region: Region, offsets: Array, values: Array) -> bool:
+    """Write words (accesses, count); whether all of them are there afterwards."""
+    width, count = values.dtype.itemsize, values.shape[1]
+    rows = region.rows(width, count)
+    at = offsets // (width * count)
+    if region.base % (width * count) == 0 and (len(at) == 0 or int(at.max()) < len(rows)):
+        rows[at] = values
+        return bool(np.array_equal(rows[at], values))
+    octets = np.ascontiguousarray(values).view(np.uint8)
+    index = offsets[:, None] + np.arange(width * count)
+    region.memory[index] = octets
+    return bool(np.array_equal(region.memory[index], octets))
