@@ -10,7 +10,7 @@ from programs import compiled
 
 from tilecc.ir.parser import parse_ir
 from tilecc.ir.printer import print_ir
-from tilecc.pipeline import PASSES
+from tilecc.pipeline import DEFAULT_PIPELINE, parse_pipeline
 
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES = [
@@ -25,18 +25,23 @@ EXAMPLES = [
     "normalised_linear",
     "sigmoid_attention",
 ]
-CASES = [(name, stage) for name in EXAMPLES for stage in ["graph", *PASSES]]
+STAGES = ["graph", *(p.name for p in parse_pipeline(DEFAULT_PIPELINE))]
+CASES = [(name, stage) for name in EXAMPLES for stage in STAGES]
+# Passes that run where they are asked for, and the pipeline that they are shown in.
+OPTIONAL = {"split": "simplify,fuse,online-softmax,mask-tiles,exponents,split,tile"}
+CASES += [(name, "split") for name in ("causal", "with_lse")]
 
 
 def text_of(name, stage):
     """The program after a pass, and what the pass remarked."""
-    run = compiled(name)
+    run = compiled(name, pipeline=OPTIONAL.get(stage, DEFAULT_PIPELINE))
     remarks = [f"# {r.pass_name}: {r.message}\n" for r in run.remarks if r.pass_name == stage]
     return "".join([run.stage(stage).text(locs=False), *remarks])
 
 
 def path_of(name, stage):
-    return GOLDEN / name / f"{['graph', *PASSES].index(stage)}-{stage}.tcir"
+    number = f"{STAGES.index(stage)}-" if stage in STAGES else ""
+    return GOLDEN / name / f"{number}{stage}.tcir"
 
 
 @pytest.mark.parametrize(("name", "stage"), CASES)

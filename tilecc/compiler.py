@@ -30,6 +30,7 @@ _MIDDLE = {"graph": "online-softmax,mask-tiles,exponents", "loop": "", "tile": "
 
 PREDICTED = "predicted"
 Tiles = Mapping[str, int] | int | None
+Splitting = int | str | None
 
 
 def compile(
@@ -40,6 +41,7 @@ def compile(
     tile: Tiles = None,
     threads: int | None = None,
     options: Mapping[str, int] | None = None,
+    split: Splitting = "auto",
 ) -> Kernel:
     """Compile a spec for a machine.
 
@@ -54,6 +56,10 @@ def compile(
         threads: how many threads a call uses if it does not say (TILECC_NUM_THREADS, else all).
         options: of the code generator, such as the register tile (docs/tuning.md). Without tile and
             options, what `tc.tune` found for this program on this machine is used.
+        split: whether programs share out the streamed axis (the keys) and merge what they find.
+            "auto": in parts of a fixed length, where there are few query rows. A number: into so
+            many parts. "fill": into as many as keep the threads busy; a row's rounding then depends
+            on the batch, as it does for no other choice. None: not at all.
 
     Raises:
         SpecError: the program is wrong.
@@ -66,7 +72,8 @@ def compile(
 
     func, found = load(spec, dtype)
     static = check_static(func, static or {})
-    compiler = Compiler(func, resolve(target), check_tile(tile))
+    count = check_threads(threads)
+    compiler = Compiler(func, resolve(target), check_tile(tile), check_split(split), count)
     if options:
         from tilecc.codegen.space import check_options
 
@@ -75,7 +82,7 @@ def compile(
         from tilecc.tuning.paths import remembered
 
         compiler.remembered = remembered(compiler.target)
-    return Kernel(compiler, static, check_threads(threads), found)
+    return Kernel(compiler, static, count, found)
 
 
 def load(source: Spec | Func | str | os.PathLike[str], dtype: Any) -> tuple[Func, Spec | None]:
@@ -158,6 +165,19 @@ def check_tile(tile: Tiles) -> Tiles:
     return dict(tile) if isinstance(tile, Mapping) else tile
 
 
+def check_split(split: Splitting) -> Splitting:
+    """`split` if it says how to split.
+
+    Raises:
+        CompileError: it does not.
+    """
+    number = hasattr(split, "__index__") and not isinstance(split, bool)
+    if split in (None, "auto", "fill") or (number and int(split) > 0):
+        return split
+    hint = 'give a number of parts, "auto", "fill" or None'
+    raise CompileError(Diagnostic(f"split={split!r} is no way to split", None, hint))
+
+
 class NeedsExtents(TileccError):
     """A program that can be compiled when more of its extents are numbers."""
 
@@ -187,9 +207,18 @@ class Compiled:
 class Compiler:
     """Compiles one program for one target, for any binding of its extents."""
 
-    def __init__(self, func: Func, target: Target, tile: Tiles) -> None:
+    def __init__(
+        self,
+        func: Func,
+        target: Target,
+        tile: Tiles,
+        split: Splitting = "auto",
+        threads: int | None = None,
+    ) -> None:
+        """`threads`: how many there will be, for split="fill"; else the target's cores."""
         self.func, self.target, self.tile = func, target, tile
         self.level = func.level
+        self.split, self.workers = split, threads or int(target.cores.value)
         self.options: dict[str, int] = {}
         self.remembered: Callable[[Compilation], Answers | None] | None = None
         """What a tuner's database knows about a program, if there is one to be asked."""
@@ -209,6 +238,7 @@ class Compiler:
         if missing:
             raise NeedsExtents(missing, front)
         run = _joined(front, PassManager(_MIDDLE[self.level]).run(front.func))
+        run = self._split(run)
         start = time.perf_counter()
         answers = None
         if self.remembered is not None and self.level != "tile":
@@ -239,6 +269,18 @@ class Compiler:
         found.options = dict(found.config.options) if found.config else self.options
         found.answers = answers
         return found
+
+    def _split(self, run: Compilation) -> Compilation:
+        """The run with its kernels split as asked."""
+        from tilecc.cost.split import split_pass
+
+        if self.level == "tile" and self.split not in (None, "auto"):
+            hint = "compile loop IR, or write the parts into the program"
+            raise CompileError(Diagnostic("tile IR cannot be split", self.func.loc, hint))
+        if self.level == "tile" or (self.level == "loop" and self.split == "auto"):
+            return run  # what was written by hand stays as it is
+        text = split_pass(run.func, self.target, self.split, self.workers)
+        return _joined(run, PassManager(text).run(run.func)) if text else run
 
     def front(self, static: Mapping[str, int]) -> Compilation:
         """The first passes, which decide what the kernels are and which extents are static."""

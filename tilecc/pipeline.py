@@ -27,6 +27,7 @@ PASSES = {
     "online-softmax": ("tilecc.passes.online_softmax", "OnlineSoftmax"),
     "mask-tiles": ("tilecc.passes.mask_tiles", "MaskTiles"),
     "exponents": ("tilecc.passes.exponents", "Exponents"),
+    "split": ("tilecc.passes.split", "Split"),
     "tile": ("tilecc.passes.tile", "Tile"),
 }
 DEFAULT_PIPELINE = "simplify,fuse,online-softmax,mask-tiles,exponents,tile"

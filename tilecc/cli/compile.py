@@ -19,7 +19,7 @@ BINARY, REPORT = "cubin", "resources"
 
 @click.command("compile")
 @options.program
-@options.shared(options.target, options.dtype, options.shape, options.tile)
+@options.shared(options.target, options.dtype, options.shape, options.tile, options.split)
 @click.option("--print-ir-after", "after", metavar="PASS|all", help="Print the IR after a pass.")
 @click.option(
     "--emit",
@@ -38,6 +38,7 @@ def command(
     dtype: str,
     shape: dict[str, int],
     tile: Any,
+    split: Any,
     after: str | None,
     emit: str | None,
     output: str | None,
@@ -61,7 +62,7 @@ def command(
         raise click.UsageError("a cubin cannot be JSON: --emit sass, or resources")
     ir_only = after is not None or (emit is not None and emit not in LAST)
     with options.progress(f"compiling {file}"):
-        program = load_program(file, target, dtype, shape, tile)
+        program = load_program(file, target, dtype, shape, tile, split)
         kernel = program.kernel(build=not ir_only)
         extra = (BINARY, REPORT) if kernel.target.kind == "cuda" else ()
         wanted = _wanted(kernel.stages, after, emit, extra)

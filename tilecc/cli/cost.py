@@ -20,7 +20,9 @@ _FEW = 4  # so many tiles that fit are all listed
 
 @click.command("cost")
 @options.program
-@options.shared(options.target, options.dtype, options.shape, options.tile, options.scalars)
+@options.shared(
+    options.target, options.dtype, options.shape, options.tile, options.split, options.scalars
+)
 @options.as_json
 def command(
     file: str,
@@ -28,6 +30,7 @@ def command(
     dtype: str,
     shape: dict[str, int],
     tile: Any,
+    split: Any,
     scalars: dict[str, float],
     as_json: bool,
 ) -> None:
@@ -41,7 +44,7 @@ def command(
     from tilecc.cli.program import load_program
 
     with options.progress(f"compiling {file}"):
-        program = load_program(file, target, dtype, shape, tile)
+        program = load_program(file, target, dtype, shape, tile, split)
         kernel = program.kernel(build=False)
         report = costs(kernel, program, program.scalars(scalars))
         text = json.dumps(report.to_json(), indent=2) if as_json else ""

@@ -71,6 +71,22 @@ class TileSizes(Assignments):
         return found
 
 
+class Splitting(click.ParamType[Any]):
+    """A number of parts, `auto`, `fill` or `none`."""
+
+    name = "PARTS|auto|fill|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What `tilecc.compile` takes."""
+        if isinstance(value, int) or value in ("auto", "fill"):
+            return value
+        if value == "none":
+            return None
+        if not (str(value).isascii() and str(value).isdigit() and int(value)):
+            self.fail(f"{value!r} is neither a number of parts nor {self.name[6:]}", param, ctx)
+        return int(value)
+
+
 class FloatType(click.ParamType[str]):
     """The name of a float's element type."""
 
@@ -112,6 +128,15 @@ tile = click.option(
     type=TileSizes(example="i=64,j=64"),
     metavar="i=64,j=64",
     help="Tile sizes by axis, or one number for all tiled axes; else the cost model's choice.",
+)
+split = click.option(
+    "--split",
+    type=Splitting(),
+    default="auto",
+    show_default=True,
+    metavar="PARTS|auto|fill|none",
+    help="How programs share out the keys: in so many parts; where rows are few (auto); to fill "
+    "all threads; not.",
 )
 scalars = click.option(
     "--scalar",

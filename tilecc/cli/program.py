@@ -62,7 +62,9 @@ class Sized:
         return {n: v for n, v in self.sizes.items() if n not in self.given}
 
 
-def load_program(file: str, target: str, dtype: str, shape: Mapping[str, int], tile: Any) -> Sized:
+def load_program(
+    file: str, target: str, dtype: str, shape: Mapping[str, int], tile: Any, split: Any = "auto"
+) -> Sized:
     """The program in `file`, with a size for every extent.
 
     Raises:
@@ -81,7 +83,7 @@ def load_program(file: str, target: str, dtype: str, shape: Mapping[str, int], t
             guess = f"; did you mean {near[0]}?" if near else ""
             known = f"its extents are {', '.join(names)}" if names else "all extents are numbers"
             raise click.UsageError(f"{func.name} has no extent {name}{guess} ({known})")
-    compiler = Compiler(func, machine, tile)
+    compiler = Compiler(func, machine, tile, split)
     static_sizes = dict.fromkeys(names, DEFAULT_STATIC) | dict(shape)
     static = compiler.required(static_sizes)
     tiled = _tiled_extents(compiler, {n: static_sizes[n] for n in static})

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @options.program
-@options.shared(options.target, options.dtype, options.shape, options.tile, options.scalars)
+@options.shared(
+    options.target, options.dtype, options.shape, options.tile, options.split, options.scalars
+)
 @click.option("--threads", type=click.IntRange(1), help="Threads; else all cores.")
 @click.option("--repeat", type=click.IntRange(1), default=7, show_default=True, help="Timed calls.")
 @click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
@@ -31,6 +33,7 @@ def command(
     dtype: str,
     shape: dict[str, int],
     tile: Any,
+    split: Any,
     scalars: dict[str, float],
     threads: int | None,
     repeat: int,
@@ -52,7 +55,7 @@ def command(
     from tilecc.runtime.pool import available_threads
 
     with options.progress(f"compiling {file}"):
-        program = load_program(file, target, dtype, shape, tile)
+        program = load_program(file, target, dtype, shape, tile, split)
         numbers = program.scalars(scalars)
         if not runs_here(program.compiler.target):
             hint = "`tilecc cost` and `tilecc compile` work for it"

@@ -12,6 +12,7 @@ from tilecc.target import Target
 
 SMALL = 64  # a static extent of a row up to this is one tile
 FEW = 4  # rows so few that heads which read the same keys are put together instead
+MERGED = 8  # of what one kernel writes program by program, how much another reads at once
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,15 @@ def tiles(func: Func, target: Target, steps: Ladder | None = None) -> list[dict[
     row_axes: dict[str, Axis] = {}
     streams: dict[str, Axis] = {}
     groups: dict[str, int] = {}
+    points: set[str] = set()
     for kernel in kernels_of(func):
         axes = kernel_axes(kernel)
         groups |= grouped(kernel)
         row_axes |= {a: axes[a] for a in tiled_rows(kernel) if a not in groups}
         streams |= {a: axes[a] for a in streamed_axes(kernel)}
+        points |= set(kernel.attrs["over"]) - set(tiled_rows(kernel))
+    merged = {a: _clamped(MERGED, axis) for a, axis in streams.items() if a in points}
+    streams = {a: axis for a, axis in streams.items() if a not in merged}
     pairs = (
         [(n, n) for n in steps.rows]
         if steps.square
@@ -60,7 +65,7 @@ def tiles(func: Func, target: Target, steps: Ladder | None = None) -> list[dict[
         whole = 0 if steps.square else SMALL
         sizes = {a: _row(row, axis, whole) for a, axis in row_axes.items()}
         sizes |= {a: _clamped(stream, axis) for a, axis in streams.items() if a not in sizes}
-        sizes |= groups
+        sizes |= groups | merged
         if sizes not in found:
             found.append(sizes)
     return found

@@ -9,7 +9,7 @@ from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Block, Builder, Func, TensorType, Value
 from tilecc.passes.base import Remarks
 from tilecc.passes.tiling.kernel import tile_kernel
-from tilecc.passes.tiling.plan import DEFAULT_TILE, AxisPlan, plan_tiles
+from tilecc.passes.tiling.plan import DEFAULT_TILE, AxisPlan, plan_tiles, sizes_for
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,12 @@ class Tile:
             params.append(host[p])
         body = Block()
         known: dict[str, AxisPlan] = {}
-        for op in func.body.ops[:-1]:
+        kernels = func.body.ops[:-1]
+        for op in kernels:
             if op.name != "kernel" or "grid" in op.attrs:
                 raise CompileError(Diagnostic(f"{op.name} is in no kernel: run fuse first", op.loc))
-            plan = plan_tiles(op, dict(self.sizes), self.default)
+        for op in kernels:
+            plan = plan_tiles(op, sizes_for(op, kernels, dict(self.sizes)), self.default)
             known |= {a: p for a, p in plan.items() if a not in known or known[a].role == "inner"}
             outs = []
             for r in op.results:

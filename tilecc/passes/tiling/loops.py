@@ -122,7 +122,7 @@ def segments(scope: Scope, stream: Op) -> list[Segment]:
         return [Segment(start, split, False), Segment(split, end, True)]
     inner = _ceildiv(full[0], size)
     first = call("minimum", call("maximum", inner, s), call("maximum", t, s))
-    leading = inner != Const(0)
+    leading = inner not in (Const(0), lo)  # else the first live tile is full, or none is
     begin = scalar(first, f"{axis}_full") if leading else start
     f = operands.ref(begin)
     last = call("maximum", call("minimum", _floordiv(full[1], size), t), f)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilecc.errors import CompileError, Diagnostic, Loc
@@ -45,18 +45,22 @@ def streamed_axes(kernel: Op) -> tuple[str, ...]:
 
 
 def rows(kernel: Op) -> tuple[str, ...]:
-    """Parallel axes along which tiling saves traffic: some contraction has an operand without it.
+    """Parallel axes along which tiling saves traffic: a contraction has operands with and without.
 
-    A kernel with no contraction gets its last parallel axis tiled, for the sake of vectors.
+    (What lacks an axis in all operands, such as scores in a kernel over parts of the keys, differs
+    from tile to tile in which of them it computes.) A kernel with no contraction, and no axis that
+    is whole, gets its last parallel axis tiled, for the sake of vectors.
     """
     parallel: tuple[str, ...] = kernel.attrs["over"]
     contractions = [op for op in kernel.body.walk() if op.name == "contract"]
-    lacking = [
-        a for a in parallel if any(not v.type.has(a) for op in contractions for v in op.operands)
-    ]
     if not contractions:
-        return parallel[-1:]
-    return tuple(lacking)
+        whole = set(kernel_axes(kernel)) - {*parallel, *streamed_axes(kernel)}
+        return () if whole else parallel[-1:]
+
+    def shares(op: Op, a: str) -> bool:
+        return len({v.type.has(a) for v in op.operands}) == 2
+
+    return tuple(a for a in parallel if any(shares(op, a) for op in contractions))
 
 
 def tiled_rows(kernel: Op) -> tuple[str, ...]:
@@ -80,6 +84,16 @@ def tiled_rows(kernel: Op) -> tuple[str, ...]:
 def tiled_axes(kernel: Op) -> tuple[str, ...]:
     """The axes whose tile size is a choice: rows, and the streamed axes."""
     return (*tiled_rows(kernel), *streamed_axes(kernel))
+
+
+def sizes_for(kernel: Op, kernels: Sequence[Op], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Of the sizes for a program's `kernels`, those that are meant for this one.
+
+    An axis that one kernel walks or shares by tiles, and of which another has a program for each
+    element (parts of the keys: what one writes for each, the other merges), has tiles in the first.
+    """
+    chosen = {a for k in kernels for a in tiled_axes(k)}
+    return {a: n for a, n in sizes.items() if a not in chosen or a in tiled_axes(kernel)}
 
 
 def plan_tiles(

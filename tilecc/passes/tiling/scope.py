@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilecc.ir.core import Axis, Block, Builder, Op, TensorType, Value
 from tilecc.ir.dtypes import I64
@@ -102,7 +102,10 @@ class Scope:
 
     def map(self, e: Expr, operands: Sequence[Value], type: TensorType, name: str = "") -> Value:
         """A `map`, made once for an expression and operands; a bare operand is itself."""
-        if isinstance(e, Arg) and operands[e.k].type == type:
+        if (
+            isinstance(e, Arg)
+            and replace(type, space=operands[e.k].type.space) == operands[e.k].type
+        ):
             return operands[e.k]
         key = ("map", e, tuple(operands), type)
         if key not in self.shared:

@@ -1,0 +1,1 @@
+"""What `split` is made of."""
