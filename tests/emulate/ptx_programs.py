@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from tilecc import emulate
+from tilecc import emulator
 
 HEADER = ".version 8.0\n.target sm_80\n.address_size 64\n"
 _REGISTERS = """
@@ -36,7 +36,7 @@ def run(body: str, threads: int = 32, grid: int = 1, shared: int = 0, **arrays: 
     declarations = arrays.pop("declarations", "")
     text = kernel(body, " ".join(arrays), declarations)
     given = list(arrays.values())
-    return emulate.run(text, "k", given, grid, threads, shared, schedule=schedule, names=[*arrays])
+    return emulator.run(text, "k", given, grid, threads, shared, schedule=schedule, names=[*arrays])
 
 
 def register_type(dtype) -> str:
@@ -68,7 +68,7 @@ def lanes(text: str, inputs: list[np.ndarray], *outputs) -> list[np.ndarray]:
                 after += f"{address}st.global.{memory} [%rd61], %d{i};\n"
     names = [f"in{i}" for i in range(len(padded))] + [f"out{i}" for i in range(len(results))]
     module = kernel(f"{before}{text}\n{after}ret;", " ".join(names), registers=registers)
-    found = emulate.run(module, "k", [*padded, *results], 1, threads)
+    found = emulator.run(module, "k", [*padded, *results], 1, threads)
     assert not found.findings, [str(f) for f in found.findings]
     return [x[:n] for x in results]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ptx_programs import HEADER, kernel, lanes, run, s32, u32
 
-from tilecc import emulate
+from tilecc import emulator
 
 LANE = np.arange(32, dtype=np.uint32)
 SCHEDULES = ["lockstep", 0, 1]
@@ -131,7 +131,7 @@ def test_a_block_that_is_no_multiple_of_a_warp():
       ret;"""
     out = np.zeros(40, np.uint32)
     text = kernel(body, "out")
-    found = emulate.run(text, None, [out], (1, 1), (5, 7), names=["out"])
+    found = emulator.run(text, None, [out], (1, 1), (5, 7), names=["out"])
     assert out[:35].tolist() == list(range(35)) and not out[35:].any()
     assert found.bytes_written == {"out": 140}
 
@@ -168,7 +168,7 @@ def test_warps_exchange_through_a_barrier(schedule):
 def test_some_ctas(schedule):
     out = np.zeros(192, np.uint32)
     text = kernel(EXCHANGE, "out", TILE)
-    found = emulate.run(text, None, [out], 3, 64, ctas=[2], schedule=schedule)
+    found = emulator.run(text, None, [out], 3, 64, ctas=[2], schedule=schedule)
     assert out.tolist() == [0] * 128 + list(range(63, -1, -1))
     assert found.ctas == 1 and found.instructions["st.shared.u32"] == 2
 
@@ -266,41 +266,41 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("text", "message"), UNKNOWN, ids=[t for t, _ in UNKNOWN])
 def test_what_is_not_known_is_refused(text, message):
-    with pytest.raises(emulate.EmulatorError, match=r"PTX line \d+") as e:
+    with pytest.raises(emulator.EmulatorError, match=r"PTX line \d+") as e:
         run(f"{text}\nret;", a=np.zeros(1))
     assert message in str(e.value)
 
 
 def test_text_that_is_no_ptx():
-    with pytest.raises(emulate.EmulatorError, match="line 4"):
-        emulate.parse(f"{HEADER}hello world")
-    with pytest.raises(emulate.EmulatorError, match="line 2"):
-        emulate.parse("// one\n?")
-    with pytest.raises(emulate.EmulatorError, match="is missing"):
-        emulate.parse(".entry k() { ret;")
+    with pytest.raises(emulator.EmulatorError, match="line 4"):
+        emulator.parse(f"{HEADER}hello world")
+    with pytest.raises(emulator.EmulatorError, match="line 2"):
+        emulator.parse("// one\n?")
+    with pytest.raises(emulator.EmulatorError, match="is missing"):
+        emulator.parse(".entry k() { ret;")
 
 
 def test_arguments_that_do_not_fit():
     text = kernel("ret;", "a b")
     one = np.zeros(1, np.float32)
-    with pytest.raises(emulate.EmulatorError, match="takes 2 arguments, 1 are given"):
-        emulate.run(text, None, [one], 1, 32)
-    with pytest.raises(emulate.EmulatorError, match="no kernel 'other'"):
-        emulate.run(text, "other", [one, one], 1, 32)
-    with pytest.raises(emulate.EmulatorError, match="1 to 1024 threads"):
-        emulate.run(text, None, [one, one], 1, 2048)
-    with pytest.raises(emulate.EmulatorError, match="the grid has CTAs 0 to 3"):
-        emulate.run(text, None, [one, one], 4, 32, ctas=[4])
+    with pytest.raises(emulator.EmulatorError, match="takes 2 arguments, 1 are given"):
+        emulator.run(text, None, [one], 1, 32)
+    with pytest.raises(emulator.EmulatorError, match="no kernel 'other'"):
+        emulator.run(text, "other", [one, one], 1, 32)
+    with pytest.raises(emulator.EmulatorError, match="1 to 1024 threads"):
+        emulator.run(text, None, [one, one], 1, 2048)
+    with pytest.raises(emulator.EmulatorError, match="the grid has CTAs 0 to 3"):
+        emulator.run(text, None, [one, one], 4, 32, ctas=[4])
 
 
 def test_no_cta_runs_nothing():
     out = np.zeros(1, np.uint32)
-    assert emulate.run(kernel("ret;", "out"), None, [out], 0, 32).ctas == 0
+    assert emulator.run(kernel("ret;", "out"), None, [out], 0, 32).ctas == 0
 
 
 def test_a_loop_without_end_is_given_up():
-    with pytest.raises(emulate.EmulatorError, match="does not come to an end"):
-        emulate.run(kernel("L: bra L;"), None, [np.zeros(1)], 1, 32, most_blocks=100)
+    with pytest.raises(emulator.EmulatorError, match="does not come to an end"):
+        emulator.run(kernel("L: bra L;"), None, [np.zeros(1)], 1, 32, most_blocks=100)
 
 
 def test_parameters_by_value():
@@ -323,7 +323,7 @@ def test_parameters_by_value():
     }}"""
     out = np.zeros(6, np.int32)
     structure = np.array([1, 2, 3, 4], np.int32).tobytes()
-    emulate.run(text, None, [out, -7, 1.5, -3, structure], 1, 1)
+    emulator.run(text, None, [out, -7, 1.5, -3, structure], 1, 1)
     assert out.tolist() == [-7, int(np.float32(1.5).view(np.int32)), -3, 0, 3, 4]
 
 
@@ -344,7 +344,7 @@ def test_line_numbers_of_the_source():
     $L__info_string0:
     .b8 95,0
     }}"""
-    found = emulate.run(text, None, [np.zeros(1)], 1, 32)
+    found = emulator.run(text, None, [np.zeros(1)], 1, 32)
     assert [str(f.loc) for f in found.findings] == ["kernel.cu:17", "kernel.cu:30"]
     assert found.findings[0].text == "add.u32 %r1, %r2, 1;"
     assert text.split("\n")[found.findings[0].line - 1].strip() == found.findings[0].text

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from ptx_programs import HEADER, kernel, run
 
-from tilecc import emulate
-from tilecc.emulate import report
+from tilecc import emulator
+from tilecc.emulator import report
 
 TILE = ".shared .align 16 .b8 tile[1024];"
 START = "mov.u32 %r0, %tid.x; mul.wide.u32 %rd0, %r0, SIZE; add.s64 %rd1, %a, %rd0;"
 
 
-def kinds(found: emulate.Result) -> list[str]:
+def kinds(found: emulator.Result) -> list[str]:
     return [f.kind for f in found.findings]
 
 
@@ -559,7 +559,7 @@ def test_a_trap_is_a_finding():
 
 def test_findings_tell_where():
     text = kernel("mov.u32 %r0, %tid.x;\nadd.u32 %r1, %r2, 1;\nret;", "a")
-    found = emulate.run(text, None, [np.zeros(1)], 1, 32)
+    found = emulator.run(text, None, [np.zeros(1)], 1, 32)
     (f,) = found.findings
     assert text.split("\n")[f.line - 1] == f.text == "add.u32 %r1, %r2, 1;"
     assert str(f) == (

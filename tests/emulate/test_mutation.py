@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matmul_ptx import SHARED, THREADS, module
 
-from tilecc import emulate
+from tilecc import emulator
 
 M, K, N = 100, 192, 64
 SCHEDULES = ["lockstep", 0, 1, 2]
@@ -23,7 +23,7 @@ class Outcome:
     """What was reported of a run, in one word each."""
 
     reports: set[str]
-    result: emulate.Result
+    result: emulator.Result
 
 
 def outcome(text: str, schedule: str | int) -> Outcome:
@@ -32,7 +32,7 @@ def outcome(text: str, schedule: str | int) -> Outcome:
     b = rng.standard_normal((K, N)).astype(np.float16)
     c = np.full((M, N), np.nan, np.float32)
     grid = -(-M // 64)
-    found = emulate.run(
+    found = emulator.run(
         text, "matmul", [a, b, c, M, K], grid, THREADS, SHARED, schedule=schedule, names="ABCMK"
     )
     reports = {f.kind for f in found.findings}

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tilecc.emulate import report
-from tilecc.emulate.context import Context, Mask, Source, UnknownInstruction
-from tilecc.emulate.decode import Modifiers, Step, check_undefined, decoder
-from tilecc.emulate.flow import BARRIERS, Block
-from tilecc.emulate.operands import Operand
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.types import TYPES, Array
-from tilecc.emulate.warp import ALL, members, require_whole_warps
+from tilecc.emulator import report
+from tilecc.emulator.context import Context, Mask, Source, UnknownInstruction
+from tilecc.emulator.decode import Modifiers, Step, check_undefined, decoder
+from tilecc.emulator.flow import BARRIERS, Block
+from tilecc.emulator.operands import Operand
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.types import TYPES, Array
+from tilecc.emulator.warp import ALL, members, require_whole_warps
 
 if TYPE_CHECKING:
-    from tilecc.emulate.machine import Strand
+    from tilecc.emulator.machine import Strand
 
 BLOCKED = 1 << 20
 EXIT = 1 << 28

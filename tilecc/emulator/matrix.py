@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilecc.emulate import access
-from tilecc.emulate.context import Context, Mask, Sink, Source, UnknownInstruction
-from tilecc.emulate.decode import Modifiers, Step, decoder
-from tilecc.emulate.memory import address
-from tilecc.emulate.operands import Operand, Vector
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.types import TYPES, Array
-from tilecc.emulate.warp import require_whole_warps
+from tilecc.emulator import access
+from tilecc.emulator.context import Context, Mask, Sink, Source, UnknownInstruction
+from tilecc.emulator.decode import Modifiers, Step, decoder
+from tilecc.emulator.memory import address
+from tilecc.emulator.operands import Operand, Vector
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.types import TYPES, Array
+from tilecc.emulator.warp import require_whole_warps
 
 if TYPE_CHECKING:
-    from tilecc.emulate.machine import Strand
+    from tilecc.emulator.machine import Strand
 
 
 @decoder("ldmatrix")

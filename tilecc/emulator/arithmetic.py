@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tilecc.emulate import floating, integer
-from tilecc.emulate.context import Context, UnknownInstruction
-from tilecc.emulate.decode import DECODERS, Modifiers, Step, decoder
-from tilecc.emulate.operands import Pair
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.rounding import flush
-from tilecc.emulate.types import TYPES, Array, Type
+from tilecc.emulator import floating, integer
+from tilecc.emulator.context import Context, UnknownInstruction
+from tilecc.emulator.decode import DECODERS, Modifiers, Step, decoder
+from tilecc.emulator.operands import Pair
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.rounding import flush
+from tilecc.emulator.types import TYPES, Array, Type
 
 DECODERS.update(integer.OPCODES)
 DECODERS.update(floating.OPCODES)

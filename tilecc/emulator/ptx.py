@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilecc.emulate.operands import Operand, Reg
-from tilecc.emulate.types import TYPES, EmulatorError, Type
+from tilecc.emulator.operands import Operand, Reg
+from tilecc.emulator.types import TYPES, EmulatorError, Type
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,6 @@ def parse(text: str) -> Module:
     Raises:
         EmulatorError: text that is not PTX as compilers emit it; the message names the line.
     """
-    from tilecc.emulate.parser import Parser
+    from tilecc.emulator.parser import Parser
 
     return Parser(text).module()

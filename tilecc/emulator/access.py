@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilecc.emulate import report
-from tilecc.emulate.context import Mask
-from tilecc.emulate.counters import SECTOR, Memo, traffic, wavefronts
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.races import Threads
-from tilecc.emulate.report import GlobalAccess, SharedAccess, Traffic
-from tilecc.emulate.spaces import Flat, Region
-from tilecc.emulate.types import Array
+from tilecc.emulator import report
+from tilecc.emulator.context import Mask
+from tilecc.emulator.counters import SECTOR, Memo, traffic, wavefronts
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.races import Threads
+from tilecc.emulator.report import GlobalAccess, SharedAccess, Traffic
+from tilecc.emulator.spaces import Flat, Region
+from tilecc.emulator.types import Array
 
 if TYPE_CHECKING:
-    from tilecc.emulate.machine import Strand
+    from tilecc.emulator.machine import Strand
 
 
 class Site:

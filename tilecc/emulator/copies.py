@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilecc.emulate import access, global_races, report
-from tilecc.emulate.access import Site
-from tilecc.emulate.context import Context, Mask, Source, UnknownInstruction
-from tilecc.emulate.decode import Modifiers, Step, decoder
-from tilecc.emulate.memory import address
-from tilecc.emulate.operands import Imm, Reg
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.races import Threads
-from tilecc.emulate.spaces import Region
-from tilecc.emulate.types import TYPES, Array
+from tilecc.emulator import access, global_races, report
+from tilecc.emulator.access import Site
+from tilecc.emulator.context import Context, Mask, Source, UnknownInstruction
+from tilecc.emulator.decode import Modifiers, Step, decoder
+from tilecc.emulator.memory import address
+from tilecc.emulator.operands import Imm, Reg
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.races import Threads
+from tilecc.emulator.spaces import Region
+from tilecc.emulator.types import TYPES, Array
 
 if TYPE_CHECKING:
-    from tilecc.emulate.machine import Strand
+    from tilecc.emulator.machine import Strand
 
 _SIZES = {"ca": (4, 8, 16), "cg": (16,)}
 

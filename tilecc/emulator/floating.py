@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tilecc.emulate import rounding
-from tilecc.emulate.context import Context, Source, UnknownInstruction
-from tilecc.emulate.decode import Modifiers, Step, apply
-from tilecc.emulate.operands import Operand
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.rounding import flush
-from tilecc.emulate.types import Array, Type
+from tilecc.emulator import rounding
+from tilecc.emulator.context import Context, Source, UnknownInstruction
+from tilecc.emulator.decode import Modifiers, Step, apply
+from tilecc.emulator.operands import Operand
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.rounding import flush
+from tilecc.emulator.types import Array, Type
 
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 _COUNT = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "mad": 3, "div": 2, "min": 2, "max": 2}

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilecc.emulate.types import Array
+from tilecc.emulator.types import Array
 
 _LEAST_EXPONENT: tuple[tuple[Any, int], ...] = (
     (np.float16, -14),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from tilecc.emulate.operand_parser import OperandParser
-from tilecc.emulate.operands import FloatImm, Imm, Vector
-from tilecc.emulate.ptx import Function, Instruction, Module, SourceLine, Variable, type_named
-from tilecc.emulate.tokens import END, Stream, Token
+from tilecc.emulator.operand_parser import OperandParser
+from tilecc.emulator.operands import FloatImm, Imm, Vector
+from tilecc.emulator.ptx import Function, Instruction, Module, SourceLine, Variable, type_named
+from tilecc.emulator.tokens import END, Stream, Token
 
 _LINE_DIRECTIVES = frozenset(
     [

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilecc.emulate.types import Array
+from tilecc.emulator.types import Array
 
 Dims = tuple[int, int, int]
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilecc.emulate import access, global_races, report
-from tilecc.emulate.access import Site
-from tilecc.emulate.context import Context, Mask, UnknownInstruction
-from tilecc.emulate.decode import Modifiers, Step, decoder
-from tilecc.emulate.memory import address
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.types import UNSIGNED, Array, Type
+from tilecc.emulator import access, global_races, report
+from tilecc.emulator.access import Site
+from tilecc.emulator.context import Context, Mask, UnknownInstruction
+from tilecc.emulator.decode import Modifiers, Step, decoder
+from tilecc.emulator.memory import address
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.types import UNSIGNED, Array, Type
 
 if TYPE_CHECKING:
-    from tilecc.emulate.machine import Strand
+    from tilecc.emulator.machine import Strand
 
 Update = Callable[[Array, list[Array]], Array]
 """What is stored, of what was there and the operands."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilecc.emulate.types import Array, EmulatorError
+from tilecc.emulator.types import Array, EmulatorError
 
 WINDOWS = {"global": 0, "const": 0, "shared": 1 << 40, "local": 1 << 41}
 _WINDOW_BITS = 40

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilecc.emulate import report
-from tilecc.emulate.context import Context, Mask, UnknownInstruction
-from tilecc.emulate.decode import Modifiers, Step, decoder
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.types import TYPES, Array, EmulatorError
+from tilecc.emulator import report
+from tilecc.emulator.context import Context, Mask, UnknownInstruction
+from tilecc.emulator.decode import Modifiers, Step, decoder
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.types import TYPES, Array, EmulatorError
 
 if TYPE_CHECKING:
-    from tilecc.emulate.machine import Strand
+    from tilecc.emulator.machine import Strand
 
 LANES = np.arange(32, dtype=np.uint32)
 ALL = np.uint32(0xFFFFFFFF)

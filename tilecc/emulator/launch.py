@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilecc.emulate import (  # noqa: F401  (the families register their decoders)
+from tilecc.emulator import (  # noqa: F401  (the families register their decoders)
     arithmetic,
     atomics,
     convert,
@@ -18,16 +18,16 @@ from tilecc.emulate import (  # noqa: F401  (the families register their decoder
     memory,
     warp,
 )
-from tilecc.emulate.access import Site
-from tilecc.emulate.context import Context
-from tilecc.emulate.control import End, end_of
-from tilecc.emulate.decode import Step, decode
-from tilecc.emulate.flow import Block, analyse
-from tilecc.emulate.machine import Batch, Budget
-from tilecc.emulate.ptx import Function, Instruction, Module, Variable
-from tilecc.emulate.report import Findings, Result
-from tilecc.emulate.spaces import LOCAL_BASE, SHARED_BASE, GlobalMemory, lay_out
-from tilecc.emulate.types import Array, EmulatorError
+from tilecc.emulator.access import Site
+from tilecc.emulator.context import Context
+from tilecc.emulator.control import End, end_of
+from tilecc.emulator.decode import Step, decode
+from tilecc.emulator.flow import Block, analyse
+from tilecc.emulator.machine import Batch, Budget
+from tilecc.emulator.ptx import Function, Instruction, Module, Variable
+from tilecc.emulator.report import Findings, Result
+from tilecc.emulator.spaces import LOCAL_BASE, SHARED_BASE, GlobalMemory, lay_out
+from tilecc.emulator.types import Array, EmulatorError
 
 _BATCH_THREADS = 2048
 """Threads that run together: enough to hide what a numpy call costs."""
@@ -174,7 +174,7 @@ class Launch:
 
 def _names(f: Function) -> set[str]:
     """Names that a function's instructions mention."""
-    from tilecc.emulate.operands import Address, Symbol
+    from tilecc.emulator.operands import Address, Symbol
 
     found = set()
     for ins in f.body:

@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from tilecc.emulate.types import EmulatorError
+from tilecc.emulator.types import EmulatorError
 
 _TOKEN = re.compile(
     r"""

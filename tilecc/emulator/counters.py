@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tilecc.emulate.report import Traffic
-from tilecc.emulate.types import Array
+from tilecc.emulator.report import Traffic
+from tilecc.emulator.types import Array
 
 SECTOR = 32
 _BANKS = 32

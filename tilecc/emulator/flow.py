@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from tilecc.emulate.operands import Symbol, registers
-from tilecc.emulate.ptx import Function, Instruction
-from tilecc.emulate.types import EmulatorError
+from tilecc.emulator.operands import Symbol, registers
+from tilecc.emulator.ptx import Function, Instruction
+from tilecc.emulator.types import EmulatorError
 
 BARRIERS = frozenset(["bar", "barrier"])
 _WITHOUT_RESULT = frozenset(

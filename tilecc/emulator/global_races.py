@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilecc.emulate import report
-from tilecc.emulate.access import Site, first_of
-from tilecc.emulate.races import ATOMIC, MANY, Threads
-from tilecc.emulate.spaces import Region
-from tilecc.emulate.types import Array
+from tilecc.emulator import report
+from tilecc.emulator.access import Site, first_of
+from tilecc.emulator.races import ATOMIC, MANY, Threads
+from tilecc.emulator.spaces import Region
+from tilecc.emulator.types import Array
 
 if TYPE_CHECKING:
-    from tilecc.emulate.machine import Strand
+    from tilecc.emulator.machine import Strand
 
 _WHO, _CLOCK, _CTA = 28, 6, 5
 _CLOCK_BITS = (1 << (_WHO - _CLOCK)) - 1

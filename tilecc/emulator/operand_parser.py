@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from tilecc.emulate.operands import (
+from tilecc.emulator.operands import (
     Address,
     FloatImm,
     Group,
@@ -15,7 +15,7 @@ from tilecc.emulate.operands import (
     Symbol,
     Vector,
 )
-from tilecc.emulate.tokens import Stream, Token
+from tilecc.emulator.tokens import Stream, Token
 
 
 class OperandParser:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tilecc.emulate.operands import FloatImm, Imm, Operand, Pair, Reg, Symbol, Vector
-from tilecc.emulate.ptx import Function, Instruction
-from tilecc.emulate.special import SPECIAL
-from tilecc.emulate.types import SIGNED, TYPES, UNSIGNED, Array, EmulatorError, Type
+from tilecc.emulator.operands import FloatImm, Imm, Operand, Pair, Reg, Symbol, Vector
+from tilecc.emulator.ptx import Function, Instruction
+from tilecc.emulator.special import SPECIAL
+from tilecc.emulator.types import SIGNED, TYPES, UNSIGNED, Array, EmulatorError, Type
 
 if TYPE_CHECKING:
-    from tilecc.emulate.access import Site
-    from tilecc.emulate.machine import Strand
+    from tilecc.emulator.access import Site
+    from tilecc.emulator.machine import Strand
 
 Mask: TypeAlias = Array | None
 Source: TypeAlias = "Callable[[Strand], Array]"
@@ -49,7 +49,7 @@ class Context:
 
     def site(self, ins: Instruction, direction: str, width: int, count: int) -> Site:
         """Counters for a memory instruction."""
-        from tilecc.emulate.access import Site
+        from tilecc.emulator.access import Site
 
         self.sites.append(Site(ins, direction, width, count))
         return self.sites[-1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tilecc.emulate.ptx import Module, parse
-from tilecc.emulate.report import Finding, GlobalAccess, Result, SharedAccess, Traffic
-from tilecc.emulate.types import EmulatorError
+from tilecc.emulator.ptx import Module, parse
+from tilecc.emulator.report import Finding, GlobalAccess, Result, SharedAccess, Traffic
+from tilecc.emulator.types import EmulatorError
 
 __all__ = [
     "EmulatorError",
@@ -60,7 +60,7 @@ def run(
     """
     import numpy as np
 
-    from tilecc.emulate.launch import Launch, dims
+    from tilecc.emulator.launch import Launch, dims
 
     module = parse(ptx) if isinstance(ptx, str) else ptx
     function = module.kernel(kernel)

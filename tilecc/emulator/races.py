@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilecc.emulate.types import Array
+from tilecc.emulator.types import Array
 
 MANY = 63
 """For a lane: more than one."""

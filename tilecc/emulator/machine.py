@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilecc.emulate.barriers import Barriers
-from tilecc.emulate.context import Mask
-from tilecc.emulate.control import BLOCKED, EXIT
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.races import Clocks, SharedShadow, Threads
-from tilecc.emulate.spaces import LOCAL_BASE, SHARED_BASE, Flat
-from tilecc.emulate.special import coordinates, special_registers
-from tilecc.emulate.types import Array, EmulatorError
+from tilecc.emulator.barriers import Barriers
+from tilecc.emulator.context import Mask
+from tilecc.emulator.control import BLOCKED, EXIT
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.races import Clocks, SharedShadow, Threads
+from tilecc.emulator.spaces import LOCAL_BASE, SHARED_BASE, Flat
+from tilecc.emulator.special import coordinates, special_registers
+from tilecc.emulator.types import Array, EmulatorError
 
 if TYPE_CHECKING:
-    from tilecc.emulate.copies import Copy
-    from tilecc.emulate.launch import Launch
+    from tilecc.emulator.copies import Copy
+    from tilecc.emulator.launch import Launch
 
 
 class Strand:

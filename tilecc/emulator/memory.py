@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilecc.emulate import access, global_races, report
-from tilecc.emulate.access import Site
-from tilecc.emulate.context import Context, Mask, Source, UnknownInstruction
-from tilecc.emulate.decode import Modifiers, Step, decoder
-from tilecc.emulate.operands import Address, Imm, Operand, Reg, Symbol, Vector
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.spaces import LOCAL_BASE, WINDOWS, space_of
-from tilecc.emulate.types import TYPES, UNSIGNED, Array, Type
+from tilecc.emulator import access, global_races, report
+from tilecc.emulator.access import Site
+from tilecc.emulator.context import Context, Mask, Source, UnknownInstruction
+from tilecc.emulator.decode import Modifiers, Step, decoder
+from tilecc.emulator.operands import Address, Imm, Operand, Reg, Symbol, Vector
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.spaces import LOCAL_BASE, WINDOWS, space_of
+from tilecc.emulator.types import TYPES, UNSIGNED, Array, Type
 
 if TYPE_CHECKING:
-    from tilecc.emulate.machine import Strand
+    from tilecc.emulator.machine import Strand
 
 _ORDER = ("weak", "volatile", "relaxed", "acquire", "release")
 _SCOPES = ("cta", "cluster", "gpu", "sys")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tilecc.emulate.context import Context, UnknownInstruction
-from tilecc.emulate.decode import Modifiers, Step, apply, elementwise
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.types import SIGNED, TYPES, UNSIGNED, Array, Type, integer_range
+from tilecc.emulator.context import Context, UnknownInstruction
+from tilecc.emulator.decode import Modifiers, Step, apply, elementwise
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.types import SIGNED, TYPES, UNSIGNED, Array, Type, integer_range
 
 _WIDE = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 

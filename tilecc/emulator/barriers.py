@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilecc.emulate import report
-from tilecc.emulate.context import Mask, Sink, Source, UnknownInstruction
-from tilecc.emulate.control import BLOCKED, EXIT
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.types import Array
+from tilecc.emulator import report
+from tilecc.emulator.context import Mask, Sink, Source, UnknownInstruction
+from tilecc.emulator.control import BLOCKED, EXIT
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.types import Array
 
 if TYPE_CHECKING:
-    from tilecc.emulate.machine import Batch, Strand
+    from tilecc.emulator.machine import Batch, Strand
 
 _BARRIERS = 16
 Reduction = tuple[str, Source, Sink]

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tilecc.emulate.context import Context, Mask, Sink, Source, UnknownInstruction
-from tilecc.emulate.flow import written
-from tilecc.emulate.operands import registers
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.report import UNDEFINED
-from tilecc.emulate.types import TYPES, Type
+from tilecc.emulator.context import Context, Mask, Sink, Source, UnknownInstruction
+from tilecc.emulator.flow import written
+from tilecc.emulator.operands import registers
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.report import UNDEFINED
+from tilecc.emulator.types import TYPES, Type
 
 if TYPE_CHECKING:
-    from tilecc.emulate.machine import Strand
+    from tilecc.emulator.machine import Strand
 
 Step: TypeAlias = "Callable[[Strand, Mask], None]"
 Decoder: TypeAlias = "Callable[[Context, Instruction, Modifiers], Step]"

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilecc.emulate.ptx import Instruction, SourceLine
+from tilecc.emulator.ptx import Instruction, SourceLine
 
 RACE = "race"
 UNDEFINED = "undefined register"

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilecc.emulate import rounding
-from tilecc.emulate.context import Context, UnknownInstruction
-from tilecc.emulate.decode import Modifiers, Step, apply, decoder
-from tilecc.emulate.integer import saturated
-from tilecc.emulate.ptx import Instruction
-from tilecc.emulate.spaces import WINDOWS
-from tilecc.emulate.types import TYPES, Array, Type, integer_range
+from tilecc.emulator import rounding
+from tilecc.emulator.context import Context, UnknownInstruction
+from tilecc.emulator.decode import Modifiers, Step, apply, decoder
+from tilecc.emulator.integer import saturated
+from tilecc.emulator.ptx import Instruction
+from tilecc.emulator.spaces import WINDOWS
+from tilecc.emulator.types import TYPES, Array, Type, integer_range
 
 _INTEGRAL: dict[str, Callable[[Array], Array]] = {
     "rni": np.rint,
@@ -175,7 +175,7 @@ def convert_address(ctx: Context, ins: Instruction, mods: Modifiers) -> Step:
 @decoder("isspacep")
 def in_space(ctx: Context, ins: Instruction, mods: Modifiers) -> Step:
     """isspacep.space p, a."""
-    from tilecc.emulate.spaces import space_of
+    from tilecc.emulator.spaces import space_of
 
     space = mods.one(*WINDOWS)
     put = ctx.sink(ins, ins.operands[0], TYPES["pred"])
