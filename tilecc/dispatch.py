@@ -13,6 +13,40 @@ if TYPE_CHECKING:
 _REMEMBERED = 256  # shapes whose variant is kept
 
 
+class ByRows:
+    """Called as an executable is. Few rows run a variant made for them, built when first needed.
+
+    Args:
+        extent: the name of the rows' extent.
+        variant: of a number of rows, what the variant for it is made for; None: `general`.
+        build: the executable for that.
+        general: the executable for any number.
+    """
+
+    def __init__(
+        self,
+        extent: str,
+        variant: Callable[[int], int | None],
+        build: Callable[[int], Any],
+        general: Any,
+    ) -> None:
+        self.extent, self.variant, self.build, self.general = extent, variant, build, general
+        self.variants: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, bound: Any, out: Any, threads: int) -> Any:
+        """Run what is made for the call's number of rows."""
+        rows = self.variant(bound.extents[self.extent])
+        if rows is None:
+            return self.general(bound, out, threads)
+        executable = self.variants.get(rows)
+        if executable is None:
+            with self._lock:
+                executable = self.variants.get(rows) or self.build(rows)
+                self.variants[rows] = executable
+        return executable(bound, out, threads)
+
+
 class Dispatch:
     """Called as an executable is. A variant is built when a call first needs it.
 

@@ -32,7 +32,9 @@ class Kernel:
     """A compiled program. Call it with its arguments, in order or by name.
 
     Where extents that must be numbers are not known yet, it is compiled for those of the first
-    call's arguments, and again for others; `compilations` counts.
+    call's arguments, and again for others; `compilations` counts. For few query rows (up to 4, and
+    up to 16) there are variants of such a kernel, made when first called for: lanes of theirs do
+    not wait for rows that are not there.
     """
 
     def __init__(
@@ -152,20 +154,46 @@ class Kernel:
                 return self._executables[key]
 
     def _load(self, compiled: Compiled) -> Any:
+        executable = self._executable(compiled)
+        if compiled.answers is None:
+            return self._by_rows(compiled, executable)
+        from tilecc.dispatch import Dispatch
+
+        return Dispatch(
+            compiled.answers, self._variant(compiled.static), (compiled.config, executable)
+        )
+
+    def _by_rows(self, compiled: Compiled, general: Any) -> Any:
+        """`general`, and variants for few rows where their number is for a call to say."""
+        from tilecc.cost.rows import is_exact, rows_axis, variant
+        from tilecc.dispatch import ByRows
+        from tilecc.tuning.config import Config
+
+        if compiled.choice is None or len(compiled.run.stages) < 2:
+            return general  # sizes were given, or there is nothing to choose
+        found = rows_axis(compiled.run.stages[-2].func)
+        if found is None:
+            return general
+        axis, extent = found
+
+        def build(rows: int) -> Any:
+            config = Config.of({**compiled.tile, axis: rows}, compiled.options)
+            with self._lock:
+                if is_exact(rows):
+                    static = {**compiled.static, extent: rows}
+                    return self._executable(self._compiler.passes(static, PREDICTED))
+                return self._executable(self._compiler.passes(compiled.static, config))
+
+        return ByRows(extent, variant, build, general)
+
+    def _executable(self, compiled: Compiled) -> Any:
         from tilecc.runtime.build import Library
         from tilecc.runtime.executable import Executable
 
         library = self._compiler.build(compiled)
         program = self._compiler.lower(compiled)
         assert isinstance(library, Library) and isinstance(program, Program)
-        executable = Executable(compiled.run.func, program, library.functions)
-        if compiled.answers is None:
-            return executable
-        from tilecc.dispatch import Dispatch
-
-        return Dispatch(
-            compiled.answers, self._variant(compiled.static), (compiled.config, executable)
-        )
+        return Executable(compiled.run.func, program, library.functions)
 
     def _variant(self, static: dict[str, int]) -> Any:
         """What builds the executable for a remembered configuration, or (None) a predicted one."""
