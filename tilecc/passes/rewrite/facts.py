@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec
 
@@ -276,16 +276,22 @@ def _form(rw: Rewriter, t: Term, scale: Scale = ONE) -> dict[Term, Scale]:
     return {atom: s for atom, s in parts if s.literal != 0}
 
 
-def at_most_one(rw: Rewriter, t: Term, divisors: Sequence[Term]) -> bool:
-    """Whether `t` is exp2(k*x - k*max x), at most 1 and 1 somewhere in every row, so that its row
-    sum is 1 or more and a division by that only makes it smaller.
+@dataclass(frozen=True)
+class RowMaximum:
+    """How exp2(k*x - k*m) refers to a maximum m of x: over which axes, and with which more terms.
 
-    The reference may be a maximum with more terms r, if a divisor has the addend exp2(k*r - k*m)
-    for each of them (a sink, softmax-1): then one of the divisor's addends is 1.
+    others: exp2 of them less k*m, as forms; where m is one of those, that is 1.
     """
+
+    over: frozenset[str]
+    others: tuple[dict[Term, Scale], ...]
+
+
+def row_maximum(rw: Rewriter, t: Term) -> RowMaximum | None:
+    """How `t` is exp2(k*x - k*m) for a maximum m of x (and so at most 1); None if it is not."""
     form = linear(rw, t.args[0]) if t.is_call("exp2") else []
     if len(form) != 2:
-        return False
+        return None
     x, m = sorted(form, key=lambda a: -a.scale.literal)
     k = Scale(-m.scale.literal, m.scale.symbol)
 
@@ -295,9 +301,40 @@ def at_most_one(rw: Rewriter, t: Term, divisors: Sequence[Term]) -> bool:
         return is_max and combine(rw.terms, c, k) == x.scale
 
     entries = chain(unguarded(m.atom), "maximum")
+    maxima = [scaled(e)[0] for e in entries if is_row_maximum(e)]
+    if not x.scale.positive or not maxima:
+        return None
     others = [e for e in entries if not is_row_maximum(e)]
-    if not x.scale.positive or len(others) == len(entries):
+    return RowMaximum(
+        frozenset(maxima[0].over), tuple({**_form(rw, e, k), m.atom: m.scale} for e in others)
+    )
+
+
+def shrinks(rw: Rewriter, p: Term, factor: Term) -> bool:
+    """Whether `factor` is proved to be between 0 and 1, for the exponentials `p` of a row."""
+    if factor.kind == "const":
+        return 0 <= float(factor.data.value) <= 1
+    if factor.is_call("where"):
+        sides = [a for a in factor.args[1:] if not a.is_number(0)]
+        return all(shrinks(rw, p, a) for a in sides)
+    if factor.is_call("div") and factor.args[0].is_number(1):
+        return normalises(rw, p, factor.args[1])
+    return factor.is_call("sigmoid")
+
+
+def normalises(rw: Rewriter, p: Term, d: Term) -> bool:
+    """Whether `d` is the sum of `p` over a row (and more that is not negative) that holds a 1.
+
+    That is so where the sum is over all axes of the maximum that p refers to; a maximum over more,
+    or other, axes leaves rows in which all of p is tiny. Where the maximum may be another term r (a
+    sink, softmax-1), exp2(k*r - k*m) has to be an addend too.
+    """
+    top = row_maximum(rw, p)
+    if d.is_call("where") and d.args[0].is_call("eq") and d.args[0].args[0] is d.args[2]:
+        d = d.args[2]  # 1 where the sum is 0: then there is nothing to divide
+    if top is None or not nonnegative(d):
         return False
-    addends = [a for d in divisors if nonnegative(d) for a in chain(d, "add")]
+    addends = chain(d, "add")
+    sums = [a for a in addends if a.kind == "reduce" and a.data[0] == "sum" and a.args[0] is p]
     present = [_form(rw, a.args[0]) for a in addends if a.is_call("exp2")]
-    return all({**_form(rw, e, k), m.atom: m.scale} in present for e in others)
+    return any(top.over <= set(a.over) for a in sums) and all(o in present for o in top.others)

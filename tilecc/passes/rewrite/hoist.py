@@ -15,10 +15,12 @@ from tilecc.ir.dtypes import BF16, DType
 from tilecc.passes.rewrite.engine import Rewriter, rule
 from tilecc.passes.rewrite.facts import (
     MAX_PARTS,
-    at_most_one,
     chain,
     finite_when_empty,
+    normalises,
     positive,
+    row_maximum,
+    shrinks,
 )
 from tilecc.passes.rewrite.terms import Term, postorder
 
@@ -98,7 +100,8 @@ def _peel(rw: Rewriter, t: Term, over: tuple[str, ...]) -> Peeled:
         a, b = t.args
         left = peel(rw, a, over)
         right = peel(rw, b, over) if t.data == "mul" else Peeled(b, [], [])
-        if 0 < len(left.steps) + len(right.steps) <= MAX_PARTS:
+        alone = not (_may_grow(rw, left) and _may_grow(rw, right))
+        if alone and 0 < len(left.steps) + len(right.steps) <= MAX_PARTS:
             core = rw.terms.call(t.data, left.core, right.core)
             return Peeled(core, left.steps + right.steps, left.casts + right.casts)
     return Peeled(t, [], [])
@@ -106,12 +109,10 @@ def _peel(rw: Rewriter, t: Term, over: tuple[str, ...]) -> Peeled:
 
 def _peel_cast(rw: Rewriter, t: Term, over: tuple[str, ...]) -> Peeled:
     """cast(x * f, T) as cast(x, T) * f: where x needs no rounding, or where its rounding is as good
-    as that of the product (T has the range of f32, or x is at most 1 and `f` makes it smaller)."""
+    as that of the product (T has the range of f32, or x is at most 1 and `f` is at most 1)."""
     inner = peel(rw, t.args[0], over)
     exact = inner.core.dtype is t.data
-    harmless = (
-        t.data.bits >= 32 or t.data is BF16 or at_most_one(rw, inner.core, _divisors(inner.steps))
-    )
+    harmless = t.data.bits >= 32 or t.data is BF16 or _shrink(rw, inner)
     constant = all(s.factor is None or s.factor.constant for s in inner.steps)
     if inner.steps and not constant and not (exact or harmless):
         rw.miss(
@@ -124,15 +125,30 @@ def _peel_cast(rw: Rewriter, t: Term, over: tuple[str, ...]) -> Peeled:
     return Peeled(rw.terms.cast(inner.core, t.data), inner.steps, [*inner.casts, t])
 
 
-def _divisors(steps: list[Step]) -> list[Term]:
-    """The `l` of steps / l and * (1 / l)."""
-    out = []
-    for s in steps:
-        if s.factor is not None and s.kind == "div":
-            out.append(s.factor)
-        elif s.factor is not None and s.factor.is_call("div") and s.factor.args[0].is_number(1):
-            out.append(s.factor.args[1])
-    return out
+def _shrink(rw: Rewriter, p: Peeled) -> bool:
+    """Whether the core is at most 1, and the steps make it smaller."""
+
+    def step(s: Step) -> bool:
+        if s.factor is None or s.kind in ("where", "unless"):
+            return True
+        if s.kind == "div":
+            return normalises(rw, p.core, s.factor)
+        return shrinks(rw, p.core, s.factor)
+
+    return row_maximum(rw, p.core) is not None and all(map(step, p.steps))
+
+
+def _may_grow(rw: Rewriter, p: Peeled) -> bool:
+    """Whether the core, without its steps, may be far from where the program keeps it.
+
+    One such factor of a product is a number that the program has computed itself. The product of
+    two, as in a sum of squares of x / max|x|, is not: it overflows from 1.8e19 on, and is 0 below
+    1e-23. Numbers that are stored in few bits are not so large, nor so small.
+    """
+    if all(s.factor is None or s.factor.constant for s in p.steps if s.kind in ("mul", "div")):
+        return False
+    t = p.core.dtype
+    return not (t.kind != "float" or (t.bits < 32 and t is not BF16)) and not _shrink(rw, p)
 
 
 def _put_back(
@@ -203,6 +219,9 @@ def factor_out_of_contraction(rw: Rewriter, t: Term) -> Term | None:
     if not t.is_float:
         return None
     parts = [peel(rw, a, t.over) for a in t.args]
+    if sum(_may_grow(rw, p) for p in parts) > 1:
+        kept = [Peeled(a, [], []) for a in t.args]
+        parts = [k if _may_grow(rw, p) else p for k, p in zip(kept, parts, strict=True)]
     if not any(p.steps for p in parts):
         return None
     base = rw.terms.contract(tuple(p.core for p in parts), t.over)
