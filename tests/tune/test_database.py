@@ -12,7 +12,7 @@ import pytest
 
 from tilecc.tuning.database import Chosen, Database, Known, Trial
 
-KNOWN = Known("k", "name", "text", "{}", "tilecc 0, tvm 0", ["n0"])
+KNOWN = Known("k", "name", "text", "{}", "tilecc 0, tvm 0", {"a0": "i"})
 
 
 def trial(n: int, status: str = "ok", key: str = "k") -> Trial:

@@ -18,6 +18,8 @@ COMMANDS = {
     "compile": "tilecc.cli.compile",
     "cost": "tilecc.cli.cost",
     "opt": "tilecc.cli.opt",
+    "tune": "tilecc.cli.tune",
+    "db": "tilecc.cli.db",
     "targets": "tilecc.cli.targets",
 }
 # What a user asked for wrongly, by the names of error classes (which are not imported for that).

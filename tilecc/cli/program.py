@@ -73,6 +73,7 @@ def load_program(
     """
     from tilecc.compiler import Compiler, extent_names, load
     from tilecc.target import resolve
+    from tilecc.tuning.paths import remembered
 
     machine = resolve(target)
     func, spec = load(file, dtype)
@@ -84,6 +85,8 @@ def load_program(
             known = f"its extents are {', '.join(names)}" if names else "all extents are numbers"
             raise click.UsageError(f"{func.name} has no extent {name}{guess} ({known})")
     compiler = Compiler(func, machine, tile, split)
+    if tile is None and split == "auto":
+        compiler.remembered = remembered(machine)
     static_sizes = dict.fromkeys(names, DEFAULT_STATIC) | dict(shape)
     static = compiler.required(static_sizes)
     tiled = _tiled_extents(compiler, {n: static_sizes[n] for n in static})

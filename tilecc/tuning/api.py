@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # A kernel less is worth this fraction of the time of a shape.
 TOLERANCE = 0.03
-# Of each shape's finalists, how many are measured on later shapes too.
+# Of each shape's best, how many are measured on the other shapes too.
 ACROSS = 2
 
 
@@ -175,29 +175,31 @@ class _Work:
 
     def run(self, shapes: Sequence[Mapping[str, int]]) -> bool:
         """Search and measure; gives whether it was interrupted."""
-        for shape in shapes:
-            sizes = {**shape, **self.what.static}
-            found = points(self.what.loop, self.what.target, sizes)
-            flops = useful_flops(self.what.loop, self.what.target, sizes, self.scalars)
-            task = make_task(
-                self.what.source, self.what.loop, self.what.target, sizes, self.scalars
-            )
-            try:
-                with self.pool(RUNNER, task, self.count) as pool:
-                    session = Session(self.what, sizes, flops, found, pool, self.db, self.settings)
+        what = self.what
+        sized = [{**shape, **what.static} for shape in shapes]
+        task = make_task(what.source, what.loop, what.target, sized, self.scalars)
+        try:
+            with self.pool(RUNNER, task, self.count) as pool:
+                for n, sizes in enumerate(sized):
+                    found = points(what.loop, what.target, sizes)
+                    flops = useful_flops(what.loop, what.target, sizes, self.scalars)
+                    session = Session(what, sizes, flops, found, pool, self.db, self.settings, n)
                     self.sessions.append(session)
                     self.finalists.append([])
                     session.run()
-                    self.finalists[-1] = session.finalists(self._others(session))
-            except KeyboardInterrupt:
-                return True
+                for n, session in enumerate(self.sessions):
+                    self.finalists[n] = session.finalists(self._others(session))
+        except KeyboardInterrupt:
+            return True
         return False
 
     def _others(self, session: Session) -> list[Config]:
         """What else is measured in a shape's last rounds: the choices for it and for others."""
         known = {p.config for p in session.search.points}
         before = [c for b, c in self.remembered if b == session.bucket]
-        across = [f.config for fs in self.finalists[:-1] for f in fs[:ACROSS]]
+        across = [
+            c for s in self.sessions if s is not session for c, _ in s.search.ranking()[:ACROSS]
+        ]
         return [c for c in dict.fromkeys([*before, *across]) if c in known]
 
     def choose(self, tolerance: float) -> list[Config | None]:

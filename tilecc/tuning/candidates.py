@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,29 +43,38 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Task:
-    """A program to be tuned, as a worker is given it.
+class Shape:
+    """One shape: candidates are timed on `timed`, and checked on each of `checked`."""
 
-    `source` and `loop` are IR, before any pass and before `tile`. Candidates are timed on `timed`
-    and checked on each of `checked` against what `references` say.
-    """
-
-    source: str
-    loop: str
-    target: Target
     timed: Inputs
     checked: tuple[Inputs, ...]
     references: tuple[Reference, ...]
 
 
-def make_task(
-    source: Func, loop: Func, target: Target, sizes: Mapping[str, int], scalars: Mapping[str, float]
-) -> Task:
-    """The task for sizes of all extents; `source` has static extents bound.
+@dataclass(frozen=True)
+class Task:
+    """A program to be tuned, as a worker is given it: IR, before any pass and before `tile`."""
 
-    A program below the graph has no reference that is quick on large inputs: it is checked on small
-    ones alone.
-    """
+    source: str
+    loop: str
+    target: Target
+    shapes: tuple[Shape, ...]
+
+
+def make_task(
+    source: Func,
+    loop: Func,
+    target: Target,
+    shapes: Sequence[Mapping[str, int]],
+    scalars: Mapping[str, float],
+) -> Task:
+    """The task for shapes with sizes of all extents; `source` has static extents bound."""
+    made = tuple(_shape(source, sizes, scalars) for sizes in shapes)
+    return Task(print_ir(source), print_ir(loop), target, made)
+
+
+def _shape(source: Func, sizes: Mapping[str, int], scalars: Mapping[str, float]) -> Shape:
+    """A program below the graph has no reference that is quick on large inputs: small ones do."""
     timed = Inputs(dict(sizes), dict(scalars))
     small = Inputs({n: min(v, RAGGED) for n, v in sizes.items()}, scalars)
     checked = (timed, small) if source.level == "graph" else (small,)
@@ -74,7 +84,7 @@ def make_task(
         reference(source, c.sizes, random_inputs(source, c.sizes, c.scalars, c.seed))
         for c in checked
     )
-    return Task(print_ir(source), print_ir(loop), target, timed, checked, references)
+    return Shape(timed, checked, references)
 
 
 class Wrong(Exception):
@@ -88,14 +98,21 @@ class Runner:
         self.task = task
         self.source = parse_ir(task.source, "source")
         self.loop = parse_ir(task.loop, "loop")
-        self.inputs = [self._inputs(c) for c in (task.timed, *task.checked)]
         self.ready: dict[Config, _Ready] = {}
+        self.inputs = cache(self._inputs)
 
-    def _inputs(self, c: Inputs) -> dict[str, Any]:
-        return random_inputs(self.source, c.sizes, c.scalars, c.seed)
+    def _inputs(self, n: int) -> list[dict[str, Any]]:
+        """What shape `n` is timed on, then what it is checked on."""
+        shape = self.task.shapes[n]
+        return [
+            random_inputs(self.source, c.sizes, c.scalars, c.seed)
+            for c in (shape.timed, *shape.checked)
+        ]
 
-    def measure(self, config: Config) -> dict[str, Any]:
+    def measure(self, config: Config, n: int) -> dict[str, Any]:
         """Build, check, and time on one thread: CPU seconds a call, so that others disturb less.
+
+        `n` is the number of the shape.
 
         Raises:
             CompileError: it cannot be compiled.
@@ -104,11 +121,12 @@ class Runner:
         start = time.perf_counter()
         ready = self._build(config)
         built = time.perf_counter() - start
-        error = self._check(ready)
+        error = self._check(ready, n)
+        inputs = self.inputs(n)[0]
         samples: list[list[float]] = []
         begun = time.perf_counter()
         while len(samples) < CALLS or time.perf_counter() - begun < SECONDS:
-            samples.append(ready.kernel_seconds(self.inputs[0]))
+            samples.append(ready.kernel_seconds(inputs))
         medians = [statistics.median(s) for s in zip(*samples, strict=True)]
         cores = int(self.task.target.cores.value)
         seconds = sum(
@@ -122,25 +140,25 @@ class Runner:
             "build_seconds": built,
         }
 
-    def prepare(self, config: Config) -> None:
-        """Build and check, and keep it for `sample`.
+    def prepare(self, config: Config, n: int) -> None:
+        """Build unless that is done, check on shape `n`, and keep it for `sample`.
 
         Raises:
             CompileError, Wrong: as in `measure`.
         """
-        ready = self._build(config)
-        self._check(ready)
+        ready = self.ready.get(config) or self._build(config)
+        self._check(ready, n)
         self.ready[config] = ready
 
     def sample(
-        self, config: Config, threads: int, cores: Sequence[int], repeats: int
+        self, config: Config, n: int, threads: int, cores: Sequence[int], repeats: int
     ) -> tuple[float, float]:
-        """Seconds, and CPU seconds, a call on `threads` threads and any of `cores`, over `repeats`
-        calls in a row.
+        """Seconds, and CPU seconds, a call on shape `n`, on `threads` threads and any of `cores`,
+        over `repeats` calls in a row.
         """
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)  # threads that are started from here on too
-        ready, inputs = self.ready[config], self.inputs[0]
+        ready, inputs = self.ready[config], self.inputs(n)[0]
         start, cpu = time.perf_counter(), time.process_time()
         for _ in range(repeats):
             ready.call(inputs, threads)
@@ -155,9 +173,10 @@ class Runner:
         library = build(program, self.task.target)
         return _Ready(tiled, program, library.functions, self.source)
 
-    def _check(self, ready: _Ready) -> float:
+    def _check(self, ready: _Ready, n: int) -> float:
         worst = 0.0
-        for inputs, want in zip(self.inputs[1:], self.task.references, strict=True):
+        wanted = self.task.shapes[n].references
+        for inputs, want in zip(self.inputs(n)[1:], wanted, strict=True):
             out = ready.call(inputs, 1)
             found = want.check(out if isinstance(out, tuple) else (out,))
             if not found.ok:

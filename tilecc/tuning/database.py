@@ -72,7 +72,8 @@ class Known:
     text: str
     machine: str
     versions: str
-    lengths: list[str]
+    axes: dict[str, str] = field(default_factory=dict)
+    """What the program itself calls the axes of its canonical form."""
 
 
 class Database:

@@ -50,7 +50,10 @@ class Session:
         pool: Any,
         db: Database,
         settings: Settings,
+        number: int = 0,
     ) -> None:
+        """`number` is that of the shape in the pool's task."""
+        self.number = number
         self.subject, self.sizes, self.flops = subject, dict(sizes), flops
         self.points, self.pool, self.db, self.settings = points, pool, db, settings
         self.bucket = str(subject.bucket(sizes))
@@ -93,7 +96,7 @@ class Session:
         return self.search.propose(count)
 
     def _job(self, config: Config) -> Job:
-        return Job(config, "measure", (config,), self.settings.patience)
+        return Job(config, "measure", (config, self.number), self.settings.patience)
 
     def _recall(self) -> None:
         """What earlier sessions measured, in the order of the points."""
@@ -152,7 +155,7 @@ class Session:
         """The best, and `more`, measured again in turns, on all threads, nothing else running."""
         wanted = [c for c, _ in self.search.ranking()[:FINALISTS]]
         wanted += [c for c in more if c not in wanted and c not in self.search.failed]
-        timed = interleaved(self.pool, wanted, self.settings.threads, rounds, self.settings)
+        timed = interleaved(self.pool, wanted, self.number, rounds, self.settings)
         found = [
             Finalist(c, statistics.median(s), spread(s), self.predicted.get(c, float("nan")))
             for c, s in timed.items()
@@ -180,7 +183,7 @@ class Session:
 
 
 def interleaved(
-    pool: Any, configs: list[Config], threads: int, rounds: int, settings: Settings
+    pool: Any, configs: list[Config], number: int, rounds: int, settings: Settings
 ) -> dict[Config, list[float]]:
     """Seconds a call: `rounds` samples of each configuration in turns, without those that fail.
 
@@ -192,7 +195,7 @@ def interleaved(
     repeats: dict[Config, int] = {}
 
     def call(config: Config, method: str, *args: Any) -> Any:
-        job = Job(config, method, (config, *args), settings.patience)
+        job = Job(config, method, (config, number, *args), settings.patience)
         outcome = pool.call(job)
         if outcome.reason:
             alive.remove(config)
@@ -205,17 +208,17 @@ def interleaved(
             if config not in alive:
                 break
             ready.add(config)
-            once = call(config, "sample", threads, list(usable_cores()), 1)
+            once = call(config, "sample", settings.threads, list(usable_cores()), 1)
             if once is not None:
                 repeats[config] = max(1, min(100, round(_SAMPLE / max(once[0], 1e-6))))
         if any(c not in ready for c in alive):
             continue
         for config in list(alive):
-            taken = call(config, "sample", threads, list(usable_cores()), repeats[config])
+            taken = call(config, "sample", settings.threads, list(usable_cores()), repeats[config])
             if taken is None:
                 break
             samples[config].append(taken)
-    return _undisturbed({c: samples[c] for c in alive if samples[c]}, threads)
+    return _undisturbed({c: samples[c] for c in alive if samples[c]}, settings.threads)
 
 
 def _undisturbed(

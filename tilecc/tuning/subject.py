@@ -52,8 +52,8 @@ class Subject:
     @property
     def known(self) -> Known:
         """The database's record of the key."""
-        lengths = sorted(self.form.extents.get(n, n) for n in self.lengths)
-        return Known(self.key, self.name, self.form.text, machine(self.target), versions(), lengths)
+        own = {v: k for k, v in self.form.axes.items()}
+        return Known(self.key, self.name, self.form.text, machine(self.target), versions(), own)
 
 
 def subject(compiler: Compiler, static: Mapping[str, int]) -> Subject:
