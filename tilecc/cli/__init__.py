@@ -19,6 +19,7 @@ COMMANDS = {
     "cost": "tilecc.cli.cost",
     "opt": "tilecc.cli.opt",
     "tune": "tilecc.cli.tune",
+    "measure": "tilecc.cli.measure",
     "db": "tilecc.cli.db",
     "targets": "tilecc.cli.targets",
 }

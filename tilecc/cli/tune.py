@@ -10,7 +10,9 @@ import click
 from tilecc.cli import options
 
 if TYPE_CHECKING:
+    from tilecc.cli.program import Sized
     from tilecc.tuning.api import Tuned
+    from tilecc.tuning.subject import Subject
 
 
 class Lengths(click.ParamType[Any]):
@@ -69,6 +71,18 @@ def _doubled(first: int, last: int) -> list[int]:
 @click.option("--threads", type=click.IntRange(1), help="Of a call; else all cores.")
 @click.option("--workers", type=click.IntRange(1), help="Processes; else one a core.")
 @click.option("--db", type=click.Path(dir_okay=False), help="Database; else TILECC_DB, or a cache.")
+@click.option(
+    "--export",
+    "export_to",
+    type=click.Path(dir_okay=False),
+    help="Measure nothing: write the compiled candidates as one file for `tilecc measure`.",
+)
+@click.option(
+    "--import",
+    "import_from",
+    type=click.Path(exists=True, dir_okay=False),
+    help="First take over what `tilecc measure` wrote.",
+)
 @click.option("--log", type=click.Path(dir_okay=False), help="Append each measurement, as JSON.")
 @options.as_json
 def command(
@@ -78,6 +92,8 @@ def command(
     shape: dict[str, int],
     scalars: dict[str, float],
     lengths: tuple[str, list[int]] | None,
+    export_to: str | None,
+    import_from: str | None,
     log: str | None,
     as_json: bool,
     **limits: Any,
@@ -103,6 +119,10 @@ def command(
         raise click.UsageError(f"{program.func.name} has no extent {lengths[0]} ({known})")
     name, numbers = lengths or ("", [0])
     shapes = [{**program.sizes, **({name: n} if name else {})} for n in numbers]
+    if export_to is not None:
+        return _export(program, file, shapes, scalars, export_to, limits)
+    if import_from is not None:
+        _import(program, shapes, import_from, limits["db"])
     here = runs_here(program.compiler.target)
     peak = fma_peak(limits["threads"] or available_threads()) if here else 0.0
     with Display(peak, log) as display:
@@ -117,6 +137,51 @@ def command(
         )
     click.echo(json.dumps(to_json(tuned, peak), indent=2)) if as_json else report(tuned, peak)
     return _status(tuned)
+
+
+def _export(
+    program: Sized,
+    file: str,
+    shapes: list[dict[str, int]],
+    scalars: dict[str, float],
+    to: str,
+    limits: Any,
+) -> int:
+    """The best candidates by prediction, compiled, in one file."""
+    from tilecc.tuning.jobs import export
+    from tilecc.tuning.points import points
+
+    what, bound = _subject(program, shapes)
+    sized = [{**s, **bound} for s in shapes]
+    ranked = points(what.loop, what.target, sized[0])
+    chosen = [p for p in ranked if not p.refused][: limits["trials"]]
+    with options.progress(f"compiling {len(chosen)} candidates of {file}"):
+        numbers = program.scalars(scalars)
+        failed = export(to, what, program.compiler, sized, chosen, numbers)
+    for config, reason in failed:
+        click.echo(f"left out {config}: {reason}", err=True)
+    click.echo(f"{len(chosen) - len(failed)} of {len(ranked)} candidates: {to}")
+    return 0 if len(failed) < len(chosen) else 1
+
+
+def _import(program: Sized, shapes: list[dict[str, int]], source: str, db: str | None) -> None:
+    from tilecc.tuning.database import Database
+    from tilecc.tuning.jobs import take_results
+
+    what, _ = _subject(program, shapes)
+    with Database(db) as data:
+        data.save(what.known)
+        count = take_results(source, what.form.axes, what.key, data)
+    click.echo(f"{count} results from {source}", err=True)
+
+
+def _subject(program: Sized, shapes: list[dict[str, int]]) -> tuple[Subject, dict[str, int]]:
+    from tilecc.tuning.api import bind_shapes
+    from tilecc.tuning.subject import subject
+
+    program.compiler.remembered = None
+    bound = bind_shapes(program.compiler, shapes, {})
+    return subject(program.compiler, bound), bound
 
 
 def _status(tuned: Tuned) -> int:

@@ -100,7 +100,8 @@ class LoadedKernel:
             self._executables: list[Any] = [
                 None if on_device else self._cpu(p, machine) for p in self._parts
             ]
-        self._binder = self._make_binder()
+        self.binder = self._make_binder()
+        """Checks a call's arguments."""
         self._last = self._parts[-1]
 
     def _make_binder(self) -> Binder:
@@ -122,6 +123,16 @@ class LoadedKernel:
         names = [k.name for k in program.kernels]
         functions = load_object(self._members[image["object"]], names)
         return Executable(part.tiled, program, functions)
+
+    def executable(self) -> Any:
+        """What runs a call's checked arguments (runtime/executable.py), of the first part.
+
+        Raises:
+            CompileError: there is no device to run on.
+        """
+        if self.target.kind == "cuda":
+            raise CompileError("there is no device to run the kernel on")
+        return self._executables[0]
 
     @property
     def signature(self) -> str:
@@ -145,7 +156,7 @@ class LoadedKernel:
         """
         from tilecc.runtime.pool import available_threads, check_threads
 
-        bound = self._binder.bind(args, kwargs)
+        bound = self.binder.bind(args, kwargs)
         count = check_threads(threads) or self.threads or available_threads()
         for n, part in enumerate(self._parts):
             if all(bound.extents.get(name) == v for name, v in part.static.items()):

@@ -142,7 +142,7 @@ def _cpu(compiler: Compiler, c: Compiled, target: Target, folder: _Folder) -> Da
     from tilecc.runtime.build import Library, build, code_features
 
     own = target is compiler.target
-    program = compiler.lower(c) if own else lower(c.run.func, target)
+    program = compiler.lower(c) if own else lower(c.run.func, target, c.options)
     assert isinstance(program, Program)
     library = compiler.build(c) if own else build(program, target)
     assert isinstance(library, Library)

@@ -88,6 +88,7 @@ class Learned:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+        from threadpoolctl import threadpool_limits
 
         start = ConstantKernel(0.05, (1e-4, 10.0)) * Matern(3.0, (0.3, 100.0), nu=1.5)
         start += WhiteKernel(1e-3, (1e-5, 1e-1))
@@ -98,7 +99,9 @@ class Learned:
             random_state=self.seed,
         )
         center = float(np.mean(y))
-        with warnings.catch_warnings():
+        # The matrices are small: threads of BLAS would cost more than they do, and the candidates'
+        # cores too.
+        with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore", ConvergenceWarning)
             process.fit(x, y - center)
         return _Centred(process, center)
@@ -112,7 +115,10 @@ class _Centred:
         self.kernel_ = process.kernel_
 
     def predict(self, x: Any, return_std: bool = False) -> Any:
-        found = self.process.predict(x, return_std=return_std)
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1):
+            found = self.process.predict(x, return_std=return_std)
         if return_std:
             return found[0] + self.center, found[1]
         return found + self.center

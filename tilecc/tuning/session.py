@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilecc.tuning.candidates import spread
 from tilecc.tuning.config import Config
 from tilecc.tuning.database import Chosen, Database, Trial
 from tilecc.tuning.events import Finalist, Measurement, Progress, ShapeResult
@@ -18,6 +17,7 @@ from tilecc.tuning.points import Point
 from tilecc.tuning.pool import Job, Outcome, usable_cores
 from tilecc.tuning.search import Limits, Search
 from tilecc.tuning.subject import Subject
+from tilecc.tuning.timing import spread
 
 # Seconds that a candidate may take to be built, checked and timed, before any is known.
 PATIENCE = 30.0
@@ -35,6 +35,7 @@ class Settings:
     threads: int = 1
     batch: int = 4
     patience: float = PATIENCE
+    rounds: int = ROUNDS
     watch: Callable[[Progress], None] | None = None
 
 
@@ -151,11 +152,11 @@ class Session:
         best = min(good, key=lambda x: x.seconds or 0.0, default=None)
         return Progress(self.sizes, m, fresh, total, best, self.flops, elapsed, remaining)
 
-    def finalists(self, more: list[Config], rounds: int = ROUNDS) -> list[Finalist]:
+    def finalists(self, more: list[Config]) -> list[Finalist]:
         """The best, and `more`, measured again in turns, on all threads, nothing else running."""
         wanted = [c for c, _ in self.search.ranking()[:FINALISTS]]
         wanted += [c for c in more if c not in wanted and c not in self.search.failed]
-        timed = interleaved(self.pool, wanted, self.number, rounds, self.settings)
+        timed = interleaved(self.pool, wanted, self.number, self.settings.rounds, self.settings)
         found = [
             Finalist(c, statistics.median(s), spread(s), self.predicted.get(c, float("nan")))
             for c, s in timed.items()
