@@ -78,7 +78,7 @@ def compile(
         from tilecc.codegen.space import check_options
 
         compiler.options = check_options(options, compiler.target)
-    elif tile is None:
+    elif tile is None and split == "auto":
         from tilecc.tuning.paths import remembered
 
         compiler.remembered = remembered(compiler.target)
