@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from tilecc.errors import SpecError as SpecError
     from tilecc.errors import TileccError as TileccError
     from tilecc.kernel import Kernel as Kernel
+    from tilecc.partial import merge as merge
     from tilecc.saved.load import LoadedKernel as LoadedKernel
     from tilecc.saved.load import load as load
     from tilecc.target import Target as Target
@@ -76,6 +77,7 @@ _MODULES = {
     ),
     "tilecc.errors": "ArgumentError CompileError IRError LoadError SpecError TileccError",
     "tilecc.kernel": "Kernel",
+    "tilecc.partial": "merge",
     "tilecc.saved.load": "LoadedKernel load",
     "tilecc.target": "Target",
     "tilecc.tuning.api": "tune",
