@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tilecc.dsl import sum as sum
     from tilecc.dsl import tanh as tanh
     from tilecc.dsl import where as where
+    from tilecc.emulation.run import emulate as emulate
     from tilecc.errors import ArgumentError as ArgumentError
     from tilecc.errors import CompileError as CompileError
     from tilecc.errors import IRError as IRError
@@ -75,6 +76,7 @@ _MODULES = {
         "Scalar Spec Tensor abs at cast cos dot exp exp2 extent floor index inf log log2 logsumexp "
         "max maximum min minimum pow prod rsqrt sigmoid sin softmax spec sqrt sum tanh where"
     ),
+    "tilecc.emulation.run": "emulate",
     "tilecc.errors": "ArgumentError CompileError IRError LoadError SpecError TileccError",
     "tilecc.kernel": "Kernel",
     "tilecc.partial": "merge",

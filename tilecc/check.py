@@ -83,25 +83,41 @@ class Reference:
 
     parts: tuple[_Part, ...]
 
-    def check(self, outputs: tuple[Any, ...]) -> Check:
-        """The largest error of `outputs`, which are in the order of the program's."""
+    def check(
+        self, outputs: tuple[Any, ...], written: Sequence[NDArray[Any]] | None = None
+    ) -> Check:
+        """The largest error of `outputs`, which are in the order of the program's.
+
+        `written`: which elements of each are compared; all, if not given.
+        """
         error = tolerance = 0.0
         compared = 0
         for p in self.parts:
             have = _cut(np.asarray(outputs[p.output]), p.axes, p.ranges).astype(np.float64)
+            want = p.want
+            if written is not None:
+                chosen = _cut(written[p.output], p.axes, p.ranges)
+                have, want = have[chosen], np.broadcast_to(want, have.shape)[chosen]
             compared += have.size
-            error = max(error, _largest(have, p.want))
+            error = max(error, _largest(have, want))
             tolerance = max(tolerance, p.tolerance)
         return Check(error, tolerance, compared, sum(np.asarray(o).size for o in outputs))
 
 
-def reference(func: Func, sizes: Mapping[str, int], inputs: Mapping[str, Any]) -> Reference:
+def reference(
+    func: Func,
+    sizes: Mapping[str, int],
+    inputs: Mapping[str, Any],
+    written: Sequence[NDArray[Any]] | None = None,
+) -> Reference:
     """The float64 interpretation of `func` (graph IR) on `inputs`.
 
-    Where that would be too large, some rows of the parallel axes stand for all.
+    Where that would be too large, some rows of the parallel axes stand for all. `written` says
+    which elements of each output there are: rows are then taken from among them.
     """
     parts = []
-    for ranges in _samples(func, sizes):
+    ranges_of = _samples(func, sizes) if written is None else _around(func, sizes, written)
+    for ranges in ranges_of:
         part = _restrict(func, ranges)
         arrays = {
             p.name: _cut(inputs[p.name], p.type.names, ranges) if p.type.axes else inputs[p.name]
@@ -160,11 +176,7 @@ def _with_logits(func: Func) -> Func:
 
 def _samples(func: Func, sizes: Mapping[str, int]) -> Iterator[dict[str, tuple[int, int]]]:
     """Ranges (first, count) of parallel axes that together stand for the whole."""
-    extents = {
-        a.name: integer(a.extent, sizes)
-        for v in [*func.params, *_values(func)]
-        for a in v.type.axes
-    }
+    extents = _extents(func, sizes)
     counts: dict[str, int] = {}
     for axis in sorted(_independent(func), key=lambda a: -extents[a]):
         if _most(func, extents | counts) > ELEMENTS:
@@ -177,6 +189,43 @@ def _samples(func: Func, sizes: Mapping[str, int]) -> Iterator[dict[str, tuple[i
     middle = {a: int(rng.integers(0, n + 1)) for a, n in last.items()}
     for start in (dict.fromkeys(counts, 0), middle, last):
         yield {a: (start[a], n) for a, n in counts.items()}
+
+
+def _around(
+    func: Func, sizes: Mapping[str, int], written: Sequence[NDArray[Any]]
+) -> Iterator[dict[str, tuple[int, int]]]:
+    """Ranges of the parallel axes with the written elements, or three of their places if large."""
+    extents = _extents(func, sizes)
+    places = {}
+    for axis in _independent(func):
+        found: set[int] = set()
+        for v, w in zip(func.returns, written, strict=True):
+            others = tuple(k for k, n in enumerate(v.type.names) if n != axis)
+            found |= set(np.nonzero(w.any(axis=others))[0].tolist())
+        if not found:
+            return
+        places[axis] = sorted(found)
+    ranges = {a: (p[0], p[-1] - p[0] + 1) for a, p in places.items()}
+    if _most(func, extents | {a: n for a, (_, n) in ranges.items()}) <= ELEMENTS:
+        yield ranges
+        return
+    first = func.returns[0].type.names
+    where = np.argwhere(written[0])
+    for place in where[[0, len(where) // 2, -1]]:
+        counts: dict[str, int] = {}
+        for axis in sorted(places, key=lambda a: -extents[a]):
+            left = extents[axis] - int(place[first.index(axis)])
+            counts[axis] = min(1 if counts else ROWS, left)
+        yield {a: (int(place[first.index(a)]), n) for a, n in counts.items()}
+
+
+def _extents(func: Func, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The size of every axis."""
+    return {
+        a.name: integer(a.extent, sizes)
+        for v in [*func.params, *_values(func)]
+        for a in v.type.axes
+    }
 
 
 def _most(func: Func, extents: Mapping[str, int]) -> float:

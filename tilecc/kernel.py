@@ -19,7 +19,9 @@ from tilecc.pipeline import Compilation
 from tilecc.target import Target
 
 if TYPE_CHECKING:
+    from tilecc.codegen.program import DeviceProgram
     from tilecc.cost import Report
+    from tilecc.runtime.arguments import Bound
     from tilecc.runtime.cuda.library import DeviceLibrary
     from tilecc.toolchain import Resources
     from tilecc.tuning.config import Config
@@ -111,17 +113,49 @@ class Kernel:
             ArgumentError: wrong arguments; the message names each, its axis, and both values.
             CompileError: the kernel cannot be compiled for these extents, or not run here.
         """
-        if self._binder is None:
-            self._binder = self._make_binder()
         from tilecc.runtime.pool import available_threads, check_threads
 
-        bound = self._binder.bind(args, kwargs)
+        bound = self.bind(args, kwargs)
         count = check_threads(threads) or self.threads or available_threads()
         needed = self._needed
         executable = self._executables.get(tuple([bound.extents[n] for n in needed]))
         if executable is None:
             executable = self._specialise(bound.extents)
         return executable(bound, out, count)
+
+    @property
+    def func(self) -> Func:
+        """The program as it was given."""
+        return self._compiler.func
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+        """A call's arguments, checked, with the extents that they have.
+
+        Raises:
+            ArgumentError: with everything that is wrong.
+        """
+        if self._binder is None:
+            self._binder = self._make_binder()
+        bound: Bound = self._binder.bind(args, kwargs)
+        return bound
+
+    def compiled_for(self, extents: Mapping[str, int]) -> Compiled:
+        """The program for these extents as far as passes go; no machine code is made for it."""
+        with self._lock:
+            while True:
+                static = {**self.static, **{n: extents[n] for n in self._needed}}
+                if self._compiled is not None and self._compiled.static == static:
+                    return self._compiled
+                try:
+                    self._compiled = self._compiler.passes(static)
+                except NeedsExtents as e:
+                    self._need_more(e)
+                    continue
+                self.compilations += 1
+
+    def program(self, compiled: Compiled) -> Program | DeviceProgram:
+        """Its kernels as generated code."""
+        return self._compiler.lower(compiled)
 
     def _make_binder(self) -> Any:
         from tilecc.runtime.arguments import Binder
@@ -143,15 +177,19 @@ class Kernel:
                 if self._compiled is None or self._compiled.static != static:
                     try:
                         self._compiled = self._compiler.passes(static)
-                    except NeedsExtents as e:  # with some extents bound, others are needed
-                        self._executables.clear()
-                        self._specialised.clear()
-                        self._needed = tuple(sorted({*self._needed, *e.names}))
+                    except NeedsExtents as e:
+                        self._need_more(e)
                         continue
                     self.compilations += 1
                 self._executables[key] = self._load(self._compiled)
                 self._specialised[key] = self._compiled
                 return self._executables[key]
+
+    def _need_more(self, e: NeedsExtents) -> None:
+        """With some extents bound, others are needed: what is kept is by the fewer ones."""
+        self._executables.clear()
+        self._specialised.clear()
+        self._needed = tuple(sorted({*self._needed, *e.names}))
 
     def _load(self, compiled: Compiled) -> Any:
         executable = self._executable(compiled)

@@ -21,6 +21,7 @@ COMMANDS = {
     "tune": "tilecc.cli.tune",
     "measure": "tilecc.cli.measure",
     "db": "tilecc.cli.db",
+    "emulate": "tilecc.cli.emulate",
     "targets": "tilecc.cli.targets",
 }
 # What a user asked for wrongly, by the names of error classes (which are not imported for that).

@@ -32,6 +32,18 @@ def space_of(addresses: Array) -> Array:
     return np.where(window == 1, "shared", np.where(window == 2, "local", "global"))
 
 
+def alignment_offset(array: Array) -> int:
+    """Where an array's first element lies within 256 bytes on a device.
+
+    Allocations start at multiples of that; a view lies as far from the start as it does here.
+    """
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    start = np.lib.array_utils.byte_bounds(owner)[0]
+    return int(array.ctypes.data - start) % _ALIGNMENT
+
+
 @dataclass
 class Region:
     """A tensor's memory at an address of the emulated device."""
@@ -66,11 +78,9 @@ class GlobalMemory:
     def add_array(self, name: str, array: Array) -> int:
         """Map an array's own memory; the address of its first element."""
         low, high = np.lib.array_utils.byte_bounds(array) if array.size else (0, 0)
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        shift = (low - np.lib.array_utils.byte_bounds(owner)[0]) % _ALIGNMENT if array.size else 0
+        shift = 0
         if array.size:
+            shift = (alignment_offset(array) - (array.ctypes.data - low)) % _ALIGNMENT
             memory = np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
         else:
             memory = np.zeros(0, np.uint8)

@@ -1,0 +1,177 @@
+"""`tilecc.emulate`: a kernel's PTX on arrays of the CPU, checked, counted and compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tilecc import emulator
+from tilecc.codegen.program import DeviceKernel, DeviceProgram
+from tilecc.cost.whole import Names
+from tilecc.emulation.arrays import arguments, arrays, fitting, unwritten, was_written
+from tilecc.emulation.report import Emulation, Launched, Moved
+from tilecc.errors import CompileError, Diagnostic
+from tilecc.ir.core import Func, Value
+from tilecc.ir.expr import Env, evaluate
+
+if TYPE_CHECKING:
+    from tilecc.compiler import Compiled
+    from tilecc.kernel import Kernel
+
+Ctas = Iterable[int] | int | None
+_OLDEST = 75
+"""The first architecture that NVRTC of CUDA 13 compiles for; PTX of older ones is no other."""
+
+
+def emulate(
+    kernel: Kernel,
+    *args: Any,
+    ctas: Ctas = None,
+    seed: int | None = None,
+    ptx: str | Mapping[str, str] | None = None,
+    check: bool = True,
+    **kwargs: Any,
+) -> Emulation:
+    """Run a kernel that is compiled for an NVIDIA GPU on this machine's CPU, from its PTX.
+
+    Args:
+        kernel: what `tilecc.compile` gives for a target such as "sm_80".
+        args: the program's arguments in order: arrays of the CPU, and numbers.
+        ctas: which CTAs of each kernel's grid to run, or how many (spread evenly); None for all.
+        seed: None for all warps in lockstep, else a random order of warps and landings of copies.
+        ptx: PTX to run in place of the compiler's: a text, or a text for each kernel's name.
+        check: compare with the program in float64.
+        kwargs: arguments by name.
+
+    Returns:
+        Outputs, findings and counts; see `Emulation`.
+
+    Raises:
+        ArgumentError: wrong arguments.
+        CompileError: a kernel for a CPU, or one that cannot be compiled.
+        EmulatorError: an instruction that the emulator does not know.
+    """
+    if kernel.target.kind != "cuda":
+        hint = 'compile for a GPU, such as target="sm_80"'
+        message = f"{kernel.target.name} is no GPU, and has no PTX to emulate"
+        raise CompileError(Diagnostic(message, None, hint))
+    bound = kernel.bind(args, kwargs)
+    compiled = kernel.compiled_for(bound.extents)
+    func, program = compiled.run.func, kernel.program(compiled)
+    assert isinstance(program, DeviceProgram)
+    given = arrays(bound, func.params)
+    values = dict(given)
+    for op in func.body.ops:
+        if op.name == "alloc":
+            values[op.result] = unwritten(op.result, bound.extents)
+    launcher = _Launcher(func, bound.extents, values, seed, _Texts(program.arch, ptx))
+    launched = tuple(launcher.launch(k, ctas) for k in program.kernels)
+    outputs = tuple(values[v] for v in func.returns)
+    scalars = {p.name: x for p, x in given.items() if not p.type.axes}
+    found = Emulation(
+        outputs, launched, _predicted(kernel, compiled, {**bound.extents, **scalars}), None
+    )
+    if check:
+        names = [p.name for p in func.params]
+        inputs = dict(zip(names, (given[p] for p in func.params), strict=True))
+        found.check = _compare(kernel, bound.extents, inputs, found)
+    return found
+
+
+class _Launcher:
+    """Launches the kernels of a program one after another on the same tensors."""
+
+    def __init__(
+        self,
+        func: Func,
+        extents: Mapping[str, int],
+        values: Mapping[Value, Any],
+        seed: int | None,
+        texts: _Texts,
+    ) -> None:
+        self.extents, self.values, self.texts = extents, values, texts
+        self.schedule = "lockstep" if seed is None else seed
+        self.names = Names(func)
+        for op in func.body.ops:
+            if op.name == "alloc":
+                self.names.name(op.result)
+
+    def launch(self, kernel: DeviceKernel, ctas: Ctas) -> Launched:
+        """Run one kernel."""
+        reads = tuple(self.values[v] for v in kernel.grid_reads)
+        env = Env(arg=reads.__getitem__, extent=self.extents.__getitem__)
+        grid = math.prod(max(0, int(evaluate(e, env))) for e in kernel.grid)
+        kernel = fitting(kernel, self.values)
+        names = [
+            self.names.name(p.value) if p.kind == "tensor" and p.value is not None else p.name
+            for p in kernel.params
+        ]
+        result = emulator.run(
+            self.texts.of(kernel),
+            kernel.name,
+            arguments(kernel, self.values),
+            grid,
+            kernel.threads,
+            kernel.shared,
+            ctas=_chosen(ctas, grid),
+            schedule=self.schedule,
+            names=names,
+        )
+        return Launched(kernel.name, grid, result, kernel.source)
+
+
+class _Texts:
+    """The PTX of kernels: as given, or as NVRTC makes it."""
+
+    def __init__(self, arch: str, given: str | Mapping[str, str] | None) -> None:
+        self.arch, self.given = arch, given
+
+    def of(self, kernel: DeviceKernel) -> str:
+        """One kernel's."""
+        if isinstance(self.given, str):
+            return self.given
+        if self.given is not None and kernel.name in self.given:
+            return self.given[kernel.name]
+        from tilecc.toolchain import compile_cuda
+
+        older = int("".join(filter(str.isdigit, self.arch))) < _OLDEST
+        return compile_cuda(kernel.source, f"sm_{_OLDEST}" if older else self.arch, kernel.name).ptx
+
+
+def _chosen(ctas: Ctas, grid: int) -> Iterable[int] | None:
+    if ctas is None:
+        return None
+    if isinstance(ctas, int):
+        n = min(ctas, grid)
+        return [i * (grid - 1) // max(1, n - 1) for i in range(n)]
+    return [c for c in ctas if 0 <= c < grid]
+
+
+def _predicted(kernel: Kernel, compiled: Compiled, sizes: Mapping[str, Any]) -> Moved | None:
+    """The cost model's traffic; None where data decides it."""
+    try:
+        io = kernel.cost(**sizes).fused
+    except CompileError:
+        return None
+    reads = {n: part.bytes for n, part in io.reads.items()}
+    writes = {n: part.bytes for n, part in io.writes.items()}
+    if any(b is None for b in (*reads.values(), *writes.values())):
+        return None
+    return Moved(
+        {n: b for n, b in reads.items() if b is not None},
+        {n: b for n, b in writes.items() if b is not None},
+    )
+
+
+def _compare(
+    kernel: Kernel, extents: Mapping[str, int], inputs: Mapping[str, Any], found: Emulation
+) -> Any:
+    """Outputs against float64; of some CTAs, what they wrote."""
+    from tilecc.check import reference
+
+    func = kernel.func
+    if found.complete:
+        return reference(func, extents, inputs).check(found.outputs)
+    written = tuple(was_written(x) for x in found.outputs)
+    return reference(func, extents, inputs, written).check(found.outputs, written)
