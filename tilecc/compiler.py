@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # The passes from each level on: what decides on kernels, and what makes them one pass over tiles.
 _FRONT = {"graph": "simplify,fuse", "loop": "", "tile": ""}
 _MIDDLE = {"graph": "online-softmax,mask-tiles,exponents", "loop": "", "tile": ""}
+# And what a GPU needs on top.
+_LAST = "pipeline"
 
 PREDICTED = "predicted"
 Tiles = Mapping[str, int] | int | None
@@ -203,6 +205,13 @@ class Compiled:
     """What a tuner found, if its tile and options are used; `answers`: all that it found."""
     answers: Answers | None = None
 
+    @property
+    def tiled(self) -> Func:
+        """The program as `tile` left it: what its traffic is counted in."""
+        stages = {s.name: s.func for s in self.run.stages}
+        last = [s.func for s in self.run.stages if s.name not in _LAST.split(",")][-1]
+        return stages.get("tile", last)
+
 
 class Compiler:
     """Compiles one program for one target, for any binding of its extents."""
@@ -265,6 +274,9 @@ class Compiler:
         found = Compiled(dict(static), run, _tile_sizes(run.func), choice, timings=run.timings)
         if tile:
             found.timings["tile"] = time.perf_counter() - start  # with the choice of sizes
+        if self.target.kind == "cuda":
+            found.run = _joined(run, PassManager(_LAST).run(run.func))
+            found.timings = {**found.run.timings, **found.timings}
         found.config = config if isinstance(config, Config) else None
         found.options = dict(found.config.options) if found.config else self.options
         found.answers = answers

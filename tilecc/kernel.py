@@ -368,7 +368,9 @@ class Kernel:
     def loop_func(self) -> Func | None:
         """The program before `tile`; None if it came as tile IR."""
         stages = self._done("not compiled yet").run.stages
-        return stages[-2].func if len(stages) > 1 else None
+        names = [s.name for s in stages]
+        before = names.index("tile") - 1 if "tile" in names else -1
+        return stages[before].func if before >= 0 else None
 
     def cost(self, **sizes: float) -> Report:
         """Memory traffic, footprint and arithmetic as formulas.
@@ -392,7 +394,7 @@ class Kernel:
         return report(
             graph,
             self.loop_func,
-            compiled.run.func,
+            compiled.tiled,
             self.target,
             {**compiled.static, **extents},
             scalars,

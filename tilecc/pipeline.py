@@ -29,6 +29,7 @@ PASSES = {
     "exponents": ("tilecc.passes.exponents", "Exponents"),
     "split": ("tilecc.passes.split", "Split"),
     "tile": ("tilecc.passes.tile", "Tile"),
+    "pipeline": ("tilecc.passes.pipeline", "Pipeline"),
 }
 DEFAULT_PIPELINE = "simplify,fuse,online-softmax,mask-tiles,exponents,tile"
 

@@ -57,7 +57,9 @@ def test_attention_runs_on_tensor_cores_from_swizzled_tiles():
 def test_probabilities_stay_in_registers():
     """No 16-bit value is written to shared memory by a thread: P is the next product's operand."""
     text = body(attention(tile={"i": 64, "j": 64}))
-    assert not re.search(r"\(\(u(int|short)\*\)_ptr\)\[.*\] = ", text.split("for (int64_t")[1])
+    loop = text.split("for (int64_t")[1].split("\n  }\n")[0]
+    assert loop.count("tc_mma_f16") == 2
+    assert not re.search(r"\(\(u(int|short)\*\)_ptr\)\[.*\] = ", loop)
 
 
 @pytest.mark.parametrize("d", [16, 64, 72, 80, 96, 128, 160, 192, 256])
@@ -65,7 +67,16 @@ def test_head_dimensions(d):
     kernel = attention(tile={"i": 64, "j": 32}, d=d)
     assert "tc_mma_f16" in body(kernel)
     columns = -(-d // 16) * 16  # products take 16 at a time
-    assert kernel.shared == 2 * (64 * columns + 32 * columns)  # V takes the place of K
+    assert kernel.shared == 2 * (64 * columns + 32 * columns + 32 * d)
+
+
+def test_two_barriers_in_the_loop_and_each_waits_for_a_copy():
+    """K(i + 1) is issued after QK and V(i) before it, each when nobody reads its buffer."""
+    text = body(attention(tile={"i": 64, "j": 64}))
+    loop = text.split("for (int64_t")[1].split("\n  }\n")[0]
+    marks = re.findall(r"cta_sync|cp_async_wait|cp_async_all_16|tc_mma", loop)
+    sync = ["cp_async_wait", "cta_sync"]
+    assert marks == [*sync, "cp_async_all_16", "tc_mma", *sync, "cp_async_all_16", "tc_mma"]
 
 
 def test_an_unaligned_tensor_has_a_kernel_too():

@@ -32,7 +32,7 @@ def contract(em: Emitter, op: Op) -> None:
         em.fill(out, lambda at: constant(0, t))
     matrix = em.plan.matrices.get(op)
     if matrix is not None:
-        _Tensor(em, matrix).emit()
+        em.products[op].emit()
     else:
         _multiply_add(em, op)
 
@@ -68,22 +68,25 @@ class _Fragments:
 
     Lane l gives the address of row `row` (of the 8 rows of a matrix, l % 8, and which of the four
     matrices, l // 8, it is in) and chunk `chunk`. All are a lane's own address, XORed with and
-    added to constants.
+    added to constants; the lane's own is computed once in a kernel, for all tiles of a shape.
     """
 
     def __init__(self, em: Emitter, tile: SharedTile, row: Prim, chunk: Prim) -> None:
         self.em, self.tile = em, tile
         self.pitch = tile.chunks * CHUNK
-        start = em.memory.shared_base() + tirx.Cast("uint32", tile.offset + row * self.pitch)
+        start = em.memory.shared_base() + tirx.Cast("uint32", row * self.pitch)
         lane = start + tirx.Cast("uint32", (chunk ^ tile.phase(row % 8)) * CHUNK)
-        self.cell = local(1, "uint32")
-        T.buffer_store(self.cell, lane, [0])
+        key = str(lane)
+        if key not in em.lanes:
+            em.lanes[key] = local(1, "uint32")
+            T.buffer_store(em.lanes[key], em.call("keep", lane), [0])
+        self.cell = em.lanes[key]
 
     def address(self, row: Any, chunk: Any) -> Prim:
         """The address for the matrices from row number `row` (a multiple of 8, as `chunk` of 2)."""
         span = 1 << self.tile.bits
         permuted = chunk % span
-        rest = row * self.pitch + (chunk - permuted) * CHUNK
+        rest = self.tile.offset + row * self.pitch + (chunk - permuted) * CHUNK
         lane = self.cell[0]
         if span > 2:
             lane = lane ^ tirx.Cast("uint32", permuted * CHUNK)
@@ -95,10 +98,11 @@ class _Fragments:
         T.evaluate(self.em.call(name, T.address_of(to), self.address(row, chunk)))
 
 
-class _Tensor:
+class TensorProduct:
     """A product of matrices on tensor cores."""
 
     def __init__(self, em: Emitter, matrix: Matrix) -> None:
+        """Emits the computation of addresses, which are the same throughout the kernel."""
         self.em, self.matrix = em, matrix
         home = em.plan.homes[matrix.op.result]
         assert isinstance(home, Registers)

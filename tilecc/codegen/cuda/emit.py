@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from tilecc.codegen.cuda.contract import contract
+from tilecc.codegen.cuda.contract import TensorProduct, contract
 from tilecc.codegen.cuda.elements import At, local
 from tilecc.codegen.cuda.intrinsics import Intrinsics
 from tilecc.codegen.cuda.layout import Layout, conforms, register_at
@@ -49,7 +49,14 @@ class Emitter:
         self.cells: dict[Value, Any] = {}
         self.buffers: dict[Value, Any] = {}
         self.views: dict[str, Any] = {}
+        self.lanes: dict[str, Any] = {}
+        self.products: dict[Op, TensorProduct] = {}
         self.memory = Memory(self, aligned)
+
+    def emit(self) -> None:
+        """The whole kernel."""
+        self.products = {op: TensorProduct(self, m) for op, m in self.plan.matrices.items()}
+        self.block(self.plan.items)
 
     # Steps
 

@@ -54,9 +54,8 @@ def _conflict(step: Step, state: _State) -> bool:
 
 
 def _step(step: Step, state: _State) -> None:
-    if _conflict(step, state) or step.barrier:
-        step.barrier = True
-        step.wait |= state.clear()
+    step.barrier = _conflict(step, state)
+    step.wait = state.clear() if step.barrier else False
     state.read |= set(step.reads)
     if step.fenced:
         state.clear()
@@ -77,6 +76,7 @@ def _block(items: Sequence[Item], state: _State) -> None:
 
 
 def _loop(loop: Loop, state: _State) -> None:
+    # Each walk decides anew: what needs a barrier in the first may have one before it in the last.
     entry = state.copy()
     while True:
         inside = entry.copy()
@@ -87,10 +87,8 @@ def _loop(loop: Loop, state: _State) -> None:
 
 
 def _branch(branch: Branch, state: _State) -> None:
-    if not branch.barrier:
-        branch.barrier = any(_needs_barrier(side, state) for side in (branch.then, branch.other))
-    if branch.barrier:
-        branch.wait |= state.clear()
+    branch.barrier = any(_needs_barrier(side, state) for side in (branch.then, branch.other))
+    branch.wait = state.clear() if branch.barrier else False
     ends = []
     for side in (branch.then, branch.other):
         inside = state.copy()

@@ -39,7 +39,7 @@ def _mma(t: str) -> Intrinsic:
         "void",
         "float* d, unsigned int a0, unsigned int a1, unsigned int a2, unsigned int a3, "
         "unsigned int b0, unsigned int b1",
-        f'asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 {{%0, %1, %2, %3}}, '
+        f'asm("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 {{%0, %1, %2, %3}}, '
         '{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), '
         '"+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));',
         80,
@@ -62,7 +62,7 @@ def _cp_async(n: int) -> Intrinsic:
     cache = "cg" if n == 16 else "ca"
     return Intrinsic(
         "void",
-        "unsigned int to, const void* from, int bytes",
+        "unsigned int to, long long from, int bytes",
         f'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {n}, %2;" :: "r"(to), '
         '"l"(from), "r"(bytes) : "memory");',
         80,
@@ -73,7 +73,7 @@ def _cp_async_all(n: int) -> Intrinsic:
     cache = "cg" if n == 16 else "ca"
     return Intrinsic(
         "void",
-        "unsigned int to, const void* from",
+        "unsigned int to, long long from",
         f'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {n};" :: "r"(to), '
         '"l"(from) : "memory");',
         80,
@@ -120,6 +120,22 @@ INTRINSICS: dict[str, list[Intrinsic]] = {
     "shared_address": [
         Intrinsic("uint32", "const void* p", "return (unsigned int)__cvta_generic_to_shared(p);")
     ],
+    # What the compiler would compute again in each iteration to save a register.
+    "keep": [
+        Intrinsic(
+            "uint32",
+            "unsigned int x",
+            'unsigned int y; asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x)); return y;',
+        )
+    ],
+    "keep_64": [
+        Intrinsic(
+            "int64",
+            "long long x",
+            'long long y; asm("mov.b64 %0, %1;" : "=l"(y) : "l"(x)); return y;',
+        )
+    ],
+    "address": [Intrinsic("int64", "const void* p", "return (long long)p;")],
     "exp2": [_asm("float32", "f", "ex2.approx.ftz.f32")],
     "max_nan": [
         Intrinsic("float32", "float x, float y", "return x != x || y != y ? x + y : fmaxf(x, y);"),

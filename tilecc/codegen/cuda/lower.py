@@ -154,7 +154,7 @@ def _lower(
             )
             em.cells |= {v: [x] for v, x in signature.scalars.items()}
             _coordinates(em, kernel, block)
-            em.block(plan.items)
+            em.emit()
     alignment = tuple(
         (signature.names[v], t.alignment)
         for v, t in signature.tensors.items()

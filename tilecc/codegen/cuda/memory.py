@@ -6,7 +6,7 @@ fills with zeros what lies beyond the tensor; any other element by element.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any
@@ -248,59 +248,85 @@ class _Copy:
             self.by_rows(threads)
         else:
             with self.memory._over(self.rows * self.columns) as n:
-                self.copy(n // self.columns, n % self.columns, [])
+                where = self.where(n // self.columns, n % self.columns)
+                self.copy(where, self.address(where), [])
 
     def by_rows(self, threads: int) -> None:
-        """Some whole rows at a time, so that each thread stays in its column."""
+        """Some whole rows at a time, so that each thread stays in its column.
+
+        Where rows are along one axis, the address moves on by a stride, and is not multiplied out.
+        """
         together = threads // self.columns
         column, row = self.em.thread % self.columns, self.em.thread // self.columns
+        kept = self.em.call("keep", tirx.Cast("uint32", row))
         steps = -(-self.rows // together)
         idle = [row < together] if together * self.columns < threads else []
+        along = [n for n, c in enumerate(self.op.attrs["coords"]) if self.is_row(c)]
+        address = None
+        if len(along) == 1:
+            address = local(1, "int64")
+            T.buffer_store(address, self.address(self.where(kept, column)), [0])
+            size = self.tile.dtype.bytes
+            move = self.tensor.strides[along[0]] * tirx.const(together * size, "int64")
         loop = T.unroll if steps <= _UNROLLED else T.serial
         with loop(0, steps) as k:
             at = k * together + row
             late = [at < self.rows] if self.rows % together else []
-            self.copy(at, column, idle + late)
+            where = self.where(at, column)
+            start = self.address(where) if address is None else address[0]
+            self.copy(where, start, idle + late)
+            if address is not None:
+                T.buffer_store(address, address[0] + move, [0])
 
-    def copy(self, row: Prim, column: Prim, conditions: list[Prim]) -> None:
+    def is_row(self, c: Range | Expr) -> bool:
+        """Whether a coordinate moves from row to row."""
+        return isinstance(c, Range) and c.axis != self.tile.inner and dict(self.shape)[c.axis] > 1
+
+    def where(self, row: Prim, column: Prim) -> dict[str, Prim]:
+        """The coordinates in the tile of a unit."""
+        found = _split(row, self.shape[:-1])
+        found[self.tile.axes[-1][0]] = column * self.each
+        return found
+
+    def address(self, where: Mapping[str, Prim]) -> Prim:
+        """The address of a unit in global memory."""
+        start = self.em.call("address", T.address_of(self.tensor.buffer[self.base[0]]))
+        offset: Prim = tirx.const(0, "int64")
+        for n, c in enumerate(self.op.attrs["coords"]):
+            if isinstance(c, Range):
+                offset = offset + tirx.Cast("int64", where[c.axis]) * self.tensor.strides[n]
+        size = tirx.const(self.tile.dtype.bytes, "int64")
+        return self.em.call("keep_64", start) + offset * size
+
+    def copy(self, where: Mapping[str, Prim], source: Prim, conditions: list[Prim]) -> None:
         """One unit, by threads for which the conditions hold."""
         em, tile = self.em, self.tile
-        where = _split(row, self.shape[:-1])
-        if tile.axes:
-            where[tile.axes[-1][0]] = column * self.each
-        offset, valid, bytes_ = self.base[0], [], None
+        valid, bytes_ = [], None
         for n, c in enumerate(self.op.attrs["coords"]):
             if not isinstance(c, Range):
                 continue
-            x = tirx.Cast("int64", where[c.axis])
-            offset = offset + x * self.tensor.strides[n]
-            inner = c.axis == tile.inner
-            size = self.sizes[c.axis]
-            room = dict(self.shape)[c.axis]
+            size, room = self.sizes[c.axis], dict(self.shape)[c.axis]
             if room > size:
                 valid.append(where[c.axis] < size)
             if self.memory.bounds.may_be_low(self.op, n):
+                x = tirx.Cast("int64", where[c.axis])
                 valid.append(self.starts[c.axis] + x >= tirx.const(0, "int64"))
             if self.memory.bounds.may_be_high(self.op, n):
                 left = self.tensor.shape[n] - self.starts[c.axis]
-                if inner and self.each > 1:
-                    bytes_ = (left - x) * tirx.const(tile.dtype.bytes, "int64")
+                near = tirx.Cast("int32", tirx.min(left, tirx.const(1 << 28, "int64")))
+                if c.axis == tile.inner and self.each > 1:
+                    bytes_ = (near - where[c.axis]) * tile.dtype.bytes
                 else:
-                    near = tirx.Cast("int32", tirx.min(left, tirx.const(1 << 30, "int64")))
                     valid.append(where[c.axis] < near)
         index = tile.offset + tile.index(where) * tile.dtype.bytes
         to = self.memory.shared_base() + tirx.Cast("uint32", index)
-        source = T.address_of(self.tensor.buffer[offset])
         with em.when(conditions):
             if not valid and bytes_ is None:
                 T.evaluate(em.call(f"cp_async_all_{self.unit}", to, source))
                 return
             count: Prim = tirx.const(self.unit, "int32")
             if bytes_ is not None:
-                some = tirx.max(
-                    tirx.min(bytes_, tirx.const(self.unit, "int64")), tirx.const(0, "int64")
-                )
-                count = tirx.Cast("int32", some)
+                count = tirx.max(tirx.min(bytes_, count), tirx.const(0, "int32"))
             for c in valid:
                 count = tirx.Select(c, count, tirx.const(0, "int32"))
             T.evaluate(em.call(f"cp_async_{self.unit}", to, source, count))

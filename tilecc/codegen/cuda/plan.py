@@ -285,13 +285,13 @@ class Plan:
                 self._want(end, home, op)
             elif isinstance(home, Registers):
                 yield from self._readable(start, home.layout, op)
-            yield Step("start", op, arg, reads=self._reads([start]))
+            yield Step("start", op, arg, reads=self._copied([arg], [start]))
         body = self._block(op.body)
         for arg, end in zip(op.body.args[1:], ends, strict=True):
             home = self.homes[arg]
             if isinstance(home, Registers):
                 body += self._readable(end, home.layout, op)
-        body.append(Step("yield", op, reads=self._reads(ends)))
+        body.append(Step("yield", op, reads=self._copied(op.body.args[1:], ends)))
         yield Loop(op, body, carried)
 
     def _carried(self, start: Value, arg: Value, op: Op) -> Home:
@@ -338,7 +338,7 @@ class Plan:
                 if isinstance(home, Registers):
                     items += self._readable(x, home.layout, op)
             ends = region.terminator.operands
-            items.append(Step("join", op, reads=self._reads(ends), side=side))
+            items.append(Step("join", op, reads=self._copied(op.results, ends), side=side))
             bodies.append(items)
         while len(bodies) < 2:
             bodies.append([])
@@ -406,6 +406,11 @@ class Plan:
                 assert v.owner is not None
                 found |= dict.fromkeys(self._reads(v.owner.operands))
         return list(found)
+
+    def _copied(self, to: Sequence[Value], values: Sequence[Value]) -> list[SharedTile]:
+        """The tiles that assignments read; what stays in its tile is not read."""
+        moved = [x for v, x in zip(to, values, strict=True) if isinstance(self.homes[v], Registers)]
+        return self._reads(moved)
 
     def tile_for(self, v: Value) -> SharedTile:
         """The tile in which `v` is, or is copied."""
