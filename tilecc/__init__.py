@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from tilecc.dsl import minimum as minimum
     from tilecc.dsl import pow as pow
     from tilecc.dsl import prod as prod
+    from tilecc.dsl import random_bits as random_bits
+    from tilecc.dsl import random_uniform as random_uniform
     from tilecc.dsl import rsqrt as rsqrt
     from tilecc.dsl import sigmoid as sigmoid
     from tilecc.dsl import sin as sin
@@ -74,7 +76,8 @@ _MODULES = {
     "tilecc.compiler": "compile",
     "tilecc.dsl": (
         "Scalar Spec Tensor abs at cast cos dot exp exp2 extent floor index inf log log2 logsumexp "
-        "max maximum min minimum pow prod rsqrt sigmoid sin softmax spec sqrt sum tanh where"
+        "max maximum min minimum pow prod random_bits random_uniform rsqrt sigmoid sin softmax spec "
+        "sqrt sum tanh where"
     ),
     "tilecc.emulation.run": "emulate",
     "tilecc.errors": "ArgumentError CompileError IRError LoadError SpecError TileccError",

@@ -23,6 +23,7 @@ from tilecc.dsl.elementwise import (
 )
 from tilecc.dsl.indexing import at, extent, index
 from tilecc.dsl.load import load_spec
+from tilecc.dsl.random import random_bits, random_uniform
 from tilecc.dsl.reductions import dot, logsumexp, max, min, prod, softmax, sum
 from tilecc.dsl.specification import Spec, spec
 from tilecc.dsl.tensor import Tensor
@@ -55,6 +56,8 @@ __all__ = [
     "minimum",
     "pow",
     "prod",
+    "random_bits",
+    "random_uniform",
     "rsqrt",
     "sigmoid",
     "sin",

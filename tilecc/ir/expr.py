@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilecc.ir.dtypes import DType
+from tilecc.ir.philox import philox
 
 ResultKind = Literal["arith", "float", "int", "bool", "select"]
 
@@ -89,6 +90,8 @@ _ROWS = [
     Fn("floor", 1, "float", np.floor),
     Fn("ceildiv", 2, "int", lambda a, b: -np.floor_divide(-a, b)),
     Fn("where", 3, "select", np.where),
+    # A seed and four counters, modulo 2**32: 32 random bits.
+    Fn("philox", 5, "int", philox),
 ]
 FUNCTIONS: dict[str, Fn] = {fn.name: fn for fn in _ROWS}
 BINARY: dict[str, Fn] = {fn.infix: fn for fn in _ROWS if fn.infix and fn.arity == 2}

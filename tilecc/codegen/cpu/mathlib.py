@@ -19,6 +19,7 @@ from tilecc.codegen.cpu import elementary
 from tilecc.codegen.cpu.casts import cast, from_memory, to_memory
 from tilecc.codegen.cpu.elementary import const, dtype_of, equal, let, not_, ordered, select
 from tilecc.codegen.cpu.isa import Isa
+from tilecc.ir import philox
 from tilecc.ir.dtypes import DType
 
 __all__ = ["cast", "from_memory", "lower", "to_memory"]
@@ -121,6 +122,33 @@ def _ceildiv(a: PrimExpr, b: PrimExpr) -> PrimExpr:
     return const(0, a) - _floordiv(const(0, a) - a, b)
 
 
+def _philox(seed: PrimExpr, *counters: PrimExpr) -> PrimExpr:
+    """The first word of Philox4x32-10: words are kept in 64 bits, which hold their products."""
+    wide = elementary.retype(seed, "uint64")
+    mask, shift = tirx.const(philox.WORD, wide), tirx.const(32, wide)
+    multipliers = [tirx.const(m, wide) for m in philox.MULTIPLIERS]
+
+    def word(x: PrimExpr) -> PrimExpr:
+        return T.cast(x, wide) & mask
+
+    def rounds(n: int, c: Sequence[PrimExpr], keys: Sequence[PrimExpr]) -> PrimExpr:
+        if n == philox.ROUNDS:
+            return T.cast(c[0], dtype_of(seed))
+        steps = (tirx.const(n * w & philox.WORD, wide) for w in philox.WEYL)
+        k0, k1 = ((k + step) & mask for k, step in zip(keys, steps, strict=True))
+
+        def after(p0: PrimExpr, p1: PrimExpr) -> PrimExpr:
+            high = (p1 >> shift) ^ c[1] ^ k0, (p0 >> shift) ^ c[3] ^ k1
+            return rounds(n + 1, (high[0], p1 & mask, high[1], p0 & mask), keys)
+
+        first, second = c[0] * multipliers[0], c[2] * multipliers[1]
+        return let(first, lambda p0: let(second, lambda p1: after(p0, p1)))
+
+    key = T.cast(seed, wide)
+    words = [word(c) for c in counters]
+    return let(key & mask, lambda k0: let(key >> shift, lambda k1: rounds(0, words, (k0, k1))))
+
+
 def _pow(a: PrimExpr, b: PrimExpr, isa: Isa) -> PrimExpr:
     """Products or roots for some constant exponents, `exp2`, else the C library lane by lane."""
     if isinstance(b, tirx.FloatImm) and float(b.value) in _POWERS:
@@ -168,6 +196,7 @@ _INTEGER: Mapping[str, Lowering] = {
     "floordiv": _floordiv,
     "mod": _mod,
     "ceildiv": _ceildiv,
+    "philox": _philox,
 }
 _FLOAT: Mapping[str, Lowering] = {
     "add": lambda a, b: a + b,

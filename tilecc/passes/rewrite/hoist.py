@@ -96,6 +96,12 @@ def _peel(rw: Rewriter, t: Term, over: tuple[str, ...]) -> Peeled:
             return outer(Step("where", c, t.loc), a)
         if a.is_number(0) and not free(b):
             return outer(Step("unless", c, t.loc), b)
+    if t.is_call("where") and t.args[2].is_number(0):
+        # Elements that a condition drops: 0 stays 0 times what is finite.
+        inner = peel(rw, t.args[1], over)
+        if inner.steps and not inner.casts and _shrink(rw, inner):
+            core = rw.terms.call("where", t.args[0], inner.core, t.args[2])
+            return Peeled(core, inner.steps, [])
     if t.is_call("mul", "div"):
         a, b = t.args
         left = peel(rw, a, over)

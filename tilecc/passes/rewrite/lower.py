@@ -16,6 +16,7 @@ WEIGHTS = {
     **dict.fromkeys(["exp", "exp2", "log", "log2", "pow", "sqrt", "rsqrt"], 8),
     **dict.fromkeys(["tanh", "sigmoid", "sin", "cos"], 8),
     **dict.fromkeys(["div", "floordiv", "mod", "ceildiv"], 4),
+    "philox": 100,
 }
 EXPENSIVE = 8
 # A term that several operations read is computed once if doing it again costs this much.
