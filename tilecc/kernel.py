@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilecc.chosen import ChosenTile
-from tilecc.codegen.program import Program
+from tilecc.codegen.program import DeviceProgram, Program
 from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, check_static
 from tilecc.dsl.specification import Spec
 from tilecc.errors import CompileError, Diagnostic
@@ -47,14 +47,18 @@ class Kernel:
         spec: Spec | None = None,
         *,
         build: bool = True,
+        driver: Any = None,
     ) -> None:
-        """`build`: make machine code at once, and not at the first call."""
+        """`build`: make machine code at once, and not at the first call. `driver`: of the GPUs to
+        run on (`runtime.cuda.driver.Driver`); else this machine's."""
+        self._given_driver = driver
         self.spec = spec
         self.static = static
         self.threads = threads
         self.compilations = 0
         self._compiler = compiler
-        self._binder: Any = None
+        self._binder: Any = None  # of arrays on the CPU
+        self._call_binder: Any = None  # of arrays where the kernel runs
         self._lock = threading.RLock()
         self._needed: tuple[str, ...] = ()
         self._executables: dict[tuple[int, ...], Any] = {}
@@ -113,9 +117,12 @@ class Kernel:
             ArgumentError: wrong arguments; the message names each, its axis, and both values.
             CompileError: the kernel cannot be compiled for these extents, or not run here.
         """
+        if self._call_binder is None:
+            self._driver = self._find_driver()
+            self._call_binder = self._make_binder(on_device=self.target.kind == "cuda")
         from tilecc.runtime.pool import available_threads, check_threads
 
-        bound = self.bind(args, kwargs)
+        bound = self._call_binder.bind(args, kwargs)
         count = check_threads(threads) or self.threads or available_threads()
         needed = self._needed
         executable = self._executables.get(tuple([bound.extents[n] for n in needed]))
@@ -129,13 +136,13 @@ class Kernel:
         return self._compiler.func
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
-        """A call's arguments, checked, with the extents that they have.
+        """Arguments on the CPU, checked, with the extents that they have.
 
         Raises:
             ArgumentError: with everything that is wrong.
         """
         if self._binder is None:
-            self._binder = self._make_binder()
+            self._binder = self._make_binder(on_device=False)
         bound: Bound = self._binder.bind(args, kwargs)
         return bound
 
@@ -157,17 +164,34 @@ class Kernel:
         """Its kernels as generated code."""
         return self._compiler.lower(compiled)
 
-    def _make_binder(self) -> Any:
+    def _make_binder(self, *, on_device: bool) -> Any:
         from tilecc.runtime.arguments import Binder
 
-        return Binder(self.name, self._compiler.func.params, self.static)
+        read = None
+        if on_device:
+            from tilecc.runtime.cuda.arrays import device_tensor
 
-    def _specialise(self, extents: Mapping[str, int]) -> Any:
-        """Compile for these extents, unless another thread has just done so."""
+            read = device_tensor
+        return Binder(self.name, self._compiler.func.params, self.static, read)
+
+    def _find_driver(self) -> Any:
+        """What runs GPU kernels; None for a CPU's.
+
+        Raises:
+            CompileError: there is no GPU, or the target is no machine at all.
+        """
+        if self.target.kind == "cuda":
+            from tilecc.runtime.cuda.driver import driver
+
+            return self._given_driver or driver()
         from tilecc.runtime.build import runs_here
 
         if not runs_here(self.target):
             raise CompileError(f"a kernel for {self.target.name} does not run on this machine")
+        return None
+
+    def _specialise(self, extents: Mapping[str, int]) -> Any:
+        """Compile for these extents, unless another thread has just done so."""
         with self._lock:
             while True:
                 key = tuple(extents[n] for n in self._needed)
@@ -207,7 +231,7 @@ class Kernel:
         from tilecc.dispatch import ByRows
         from tilecc.tuning.config import Config
 
-        if compiled.choice is None or len(compiled.run.stages) < 2:
+        if compiled.choice is None or len(compiled.run.stages) < 2 or self.target.kind != "cpu":
             return general  # sizes were given, or there is nothing to choose
         found = rows_axis(compiled.run.stages[-2].func)
         if found is None:
@@ -228,10 +252,15 @@ class Kernel:
         from tilecc.runtime.build import Library
         from tilecc.runtime.executable import Executable
 
-        library = self._compiler.build(compiled)
-        program = self._compiler.lower(compiled)
-        assert isinstance(library, Library) and isinstance(program, Program)
-        return Executable(compiled.run.func, program, library.functions)
+        library, program = self._compiler.build(compiled), self._compiler.lower(compiled)
+        func = compiled.run.func
+        if isinstance(library, Library):
+            assert isinstance(program, Program)
+            return Executable(func, program, library.functions)
+        from tilecc.runtime.cuda.executable import DeviceExecutable
+
+        assert isinstance(program, DeviceProgram)
+        return DeviceExecutable(func, program, library.images, self._driver)
 
     def _variant(self, static: dict[str, int]) -> Any:
         """What builds the executable for a remembered configuration, or (None) a predicted one."""

@@ -7,7 +7,7 @@ is wrong is reported at once.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,8 +66,16 @@ class Bound:
 class Binder:
     """What a function takes: its parameters, and the extents that are given beforehand."""
 
-    def __init__(self, name: str, params: Sequence[Value], given: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        params: Sequence[Value],
+        given: Mapping[str, int],
+        read: Callable[..., Held] | None = None,
+    ) -> None:
+        """`read` takes an array, its dtype and its axes' names; without it, as `tensor` does."""
         self.name = name
+        self.read = read or tensor
         self.params = list(params)
         self.names = [p.name for p in params]
         self.given = dict(given)
@@ -92,7 +100,7 @@ class Binder:
                     held.append(None)
                     shapes.append(())
                     continue
-                h = tensor(x, p.type.dtype, p.type.names)
+                h = self.read(x, p.type.dtype, p.type.names)
             except Refused as e:
                 problems.append(Diagnostic(f"argument {p.name} {e.message}", None, e.hint))
                 shapes.append(_shape(x))
@@ -191,7 +199,7 @@ def scalar(x: Any, t: DType) -> bool | int | float:
     """
     if not isinstance(x, bool | int | float):
         if _shape(x) != () or not hasattr(x, "item"):
-            raise Refused(f"is {_describe(x)}, where a number is wanted ({_long(t)})")
+            raise Refused(f"is {_describe(x)}, where a number is wanted ({long_name(t)})")
         x = x.item()
     if t.kind == "float":
         if isinstance(x, bool | int | float):
@@ -202,9 +210,9 @@ def scalar(x: Any, t: DType) -> bool | int | float:
     elif isinstance(x, int):
         low, high = np.iinfo(t.numpy).min, np.iinfo(t.numpy).max
         if not low <= x <= high:
-            raise Refused(f"is {x}, which is outside of {_long(t)}: {low} to {high}")
+            raise Refused(f"is {x}, which is outside of {long_name(t)}: {low} to {high}")
         return int(x)
-    raise Refused(f"is {x!r}, where a number of type {_long(t)} is wanted")
+    raise Refused(f"is {x!r}, where a number of type {long_name(t)} is wanted")
 
 
 def tensor(x: Any, t: DType, names: Sequence[str], *, writable: bool = False) -> Held:
@@ -213,20 +221,37 @@ def tensor(x: Any, t: DType, names: Sequence[str], *, writable: bool = False) ->
     Raises:
         Refused: wrong dtype, device or layout.
     """
-    h = _numpy(x, t, writable) if isinstance(x, np.ndarray) else _foreign(x, t)
+    if isinstance(x, np.ndarray):
+        h = _numpy(x, t, writable)
+    else:
+        h = foreign(x, t, CPU, dlpack_tensor, _off_cpu)
     if not h.shape or len(h.shape) != len(names):
         return h
     if 0 in h.shape:
         h.keep = lend_zeros(h.tensor, h.shape, t.bytes)
     elif h.strides[-1] != 1:
-        if h.shape[-1] > 1:
-            call = "np.ascontiguousarray(...)" if isinstance(x, np.ndarray) else ".contiguous()"
-            raise Refused(
-                f"has stride {h.strides[-1]} along axis {names[-1]}, its last, which must be 1",
-                f"pass a copy, made by {call}; strides of the other axes are free",
-            )
+        last_stride(h, names)
         h.keep = unit_stride(h.tensor, h.shape, h.strides)
     return h
+
+
+def last_stride(h: Held, names: Sequence[str]) -> None:
+    """See that the elements of the last axis are next to each other.
+
+    Raises:
+        Refused: they are not.
+    """
+    if h.strides[-1] != 1 and h.shape[-1] > 1:
+        call = "np.ascontiguousarray(...)" if isinstance(h.source, np.ndarray) else ".contiguous()"
+        raise Refused(
+            f"has stride {h.strides[-1]} along axis {names[-1]}, its last, which must be 1",
+            f"pass a copy, made by {call}; strides of the other axes are free",
+        )
+
+
+def _off_cpu(x: Any, kind: int) -> Refused:
+    where = getattr(x, "device", f"a device of DLPack type {kind}")
+    return Refused(f"is on {where}, and this kernel runs on the CPU", "move it: x.cpu()")
 
 
 def _numpy(x: Array, t: DType, writable: bool) -> Held:
@@ -243,7 +268,18 @@ def _numpy(x: Array, t: DType, writable: bool) -> Held:
     return Held(numpy_tensor(x, t), x.shape, tuple(s // size for s in strides), x)
 
 
-def _foreign(x: Any, t: DType) -> Held:
+def foreign(
+    x: Any,
+    t: DType,
+    device: int,
+    read: Callable[[Any], Any],
+    elsewhere: Callable[[Any, int], Refused],
+) -> Held:
+    """An object with `__dlpack__` on a device of DLPack type `device`, as `read` makes a tensor.
+
+    Raises:
+        Refused: wrong dtype, device (as `elsewhere` says) or layout.
+    """
     if not hasattr(x, "__dlpack__"):
         hint = "pass a numpy array, a torch tensor, or another object with __dlpack__"
         raise Refused(f"is {_describe(x)}, which is not an array", hint)
@@ -252,10 +288,9 @@ def _foreign(x: Any, t: DType) -> Held:
         raise Refused("requires a gradient, and a kernel gives none", hint)
     try:
         kind = int(x.__dlpack_device__()[0]) if hasattr(x, "__dlpack_device__") else CPU
-        if kind != CPU:
-            where = getattr(x, "device", f"a device of DLPack type {kind}")
-            raise Refused(f"is on {where}, and this kernel runs on the CPU", "move it: x.cpu()")
-        made = dlpack_tensor(x)
+        if kind != device:
+            raise elsewhere(x, kind)
+        made = read(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as e:
         raise Refused(f"cannot be read through DLPack: {e}") from e
     found = str(made.dtype)
@@ -286,15 +321,15 @@ def _name(t: np.dtype[Any]) -> DType | str:
 
 
 def _wrong_dtype(given: DType | str, wanted: DType) -> Refused:
-    hint = f"convert it to {_long(wanted)}"
+    hint = f"convert it to {long_name(wanted)}"
     if isinstance(given, DType):
         if given.kind == wanted.kind == "float":
-            hint += f', or compile with dtype="{_long(given)}"'
-        given = _long(given)
-    return Refused(f"has dtype {given}, where the kernel takes {_long(wanted)}", hint)
+            hint += f', or compile with dtype="{long_name(given)}"'
+        given = long_name(given)
+    return Refused(f"has dtype {given}, where the kernel takes {long_name(wanted)}", hint)
 
 
-def _long(t: DType) -> str:
+def long_name(t: DType) -> str:
     """The name that users write."""
     return _LONG.get(t.name) or t.numpy.name
 
@@ -303,3 +338,12 @@ def _describe(x: Any) -> str:
     shape = _shape(x)
     kind = type(x).__name__
     return f"an array of shape {shape}" if shape else f"a {kind}"
+
+
+def array_namespace(x: Any) -> Any:
+    """The module that an array belongs to, if that can take a tensor through DLPack."""
+    if hasattr(x, "__array_namespace__"):
+        found = x.__array_namespace__()
+    else:
+        found = sys.modules.get(type(x).__module__.partition(".")[0])
+    return found if hasattr(found, "from_dlpack") else None

@@ -16,6 +16,7 @@ from tilecc.ir.printer import print_ir, print_type
 from tilecc.runtime.arguments import Binder
 from tilecc.saved import container
 from tilecc.saved.cost import SavedCost, with_numbers
+from tilecc.saved.device import device_program, device_text
 from tilecc.saved.encode import entry_from, numbered, target_from
 from tilecc.saved.machine import Machine
 from tilecc.target import Target
@@ -85,7 +86,8 @@ class LoadedKernel:
         from tilecc.runtime.pool import check_threads
 
         self.path = path
-        self._driver = driver
+        self._given_driver: Any = driver
+        self._driver: Any = None
         manifest, self._members = container.read(path)
         with _contents(path):
             self.name: str = manifest["name"]
@@ -105,7 +107,24 @@ class LoadedKernel:
         self._last = self._parts[-1]
 
     def _make_binder(self) -> Binder:
-        return Binder(self.name, self._func.params, self.static)
+        read = None
+        if self.target.kind == "cuda":
+            from tilecc.runtime.cuda.arrays import device_tensor
+
+            read = device_tensor
+        return Binder(self.name, self._func.params, self.static, read)
+
+    def _gpu(self, part: _Part) -> Any:
+        """A part's CUDA kernels, for GPUs that the driver knows.
+
+        Raises:
+            CompileError: there is no driver, or no GPU.
+        """
+        from tilecc.runtime.cuda.executable import DeviceExecutable
+
+        with _contents(self.path):
+            program, images = device_program(part.data, self._members, numbered(part.tiled))
+        return DeviceExecutable(part.tiled, program, lambda k: images[k.name], self._driver)
 
     def _cpu(self, part: _Part, machine: Machine | None) -> Any:
         """The best of a part's object files, linked.
@@ -156,11 +175,17 @@ class LoadedKernel:
         """
         from tilecc.runtime.pool import available_threads, check_threads
 
+        if self.target.kind == "cuda" and self._driver is None:
+            from tilecc.runtime.cuda.driver import driver
+
+            self._driver = self._given_driver or driver()
         bound = self.binder.bind(args, kwargs)
         count = check_threads(threads) or self.threads or available_threads()
         for n, part in enumerate(self._parts):
             if all(bound.extents.get(name) == v for name, v in part.static.items()):
                 self._last = part
+                if self._executables[n] is None:
+                    self._executables[n] = self._gpu(part)
                 return self._executables[n](bound, out, count)
         raise self._no_code(bound.extents)
 
@@ -175,8 +200,12 @@ class LoadedKernel:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages whose text is in the file."""
-        return self._last.stages
+        """The stages whose text is in the file; of a GPU's kernel, "cuda" and "ptx" too."""
+        return (*self._last.stages, *(("cuda", "ptx") if self.target.kind == "cuda" else ()))
+
+    def resources(self) -> list[dict[str, Any]]:
+        """What each CUDA kernel takes of an SM, as `Resources.to_json` gave it; none of a CPU's."""
+        return [dict(r) for r in self._last.data.get("resources", ())]
 
     def ir(self, stage: str, locs: bool = False) -> str:
         """The program's text after a stage; `locs` adds the source line of each operation.
@@ -190,6 +219,8 @@ class LoadedKernel:
             known = ", ".join(self.stages)
             raise CompileError(f"{self.path} has no stage {stage!r}; stages are {known}")
         with _contents(self.path):
+            if wanted in ("cuda", "ptx"):
+                return device_text(part.data, self._members, wanted)
             if wanted not in part.passes or locs:
                 return part.text(wanted)
             return print_ir(part.func(wanted), locs=False)

@@ -16,7 +16,7 @@ from tilecc.ir.core import Func
 from tilecc.ir.parser import parse_ir
 from tilecc.ir.printer import print_ir
 from tilecc.saved import container
-from tilecc.saved.encode import Data, device_data, entry_data, numbered, target_data
+from tilecc.saved.encode import Data, entry_data, numbered, target_data
 from tilecc.target import Target, resolve
 
 
@@ -118,7 +118,7 @@ def _compiled(compiler: Compiler, c: Compiled, archs: Sequence[str], folder: _Fo
         "cost": _cost(compiler, c),
     }
     if isinstance(program, DeviceProgram):
-        return data | _device(compiler, c, program, archs, folder)
+        return data | _device(compiler, c, archs, folder)
     machines = _machines(compiler.target, archs)
     return data | {"cpu": [_cpu(compiler, c, t, folder) for t in machines]}
 
@@ -158,36 +158,11 @@ def _cpu(compiler: Compiler, c: Compiled, target: Target, folder: _Folder) -> Da
     }
 
 
-def _device(
-    compiler: Compiler,
-    c: Compiled,
-    program: DeviceProgram,
-    archs: Sequence[str],
-    folder: _Folder,
-) -> Data:
-    """CUDA kernels: sources, a cubin for each architecture, PTX for what comes after the oldest."""
-    from tilecc.runtime.cuda.library import DeviceLibrary, stand_ins
+def _device(compiler: Compiler, c: Compiled, archs: Sequence[str], folder: _Folder) -> Data:
+    from tilecc.runtime.cuda.library import DeviceLibrary
+    from tilecc.saved.device import device_members
 
     library = compiler.build(c)
     assert isinstance(library, DeviceLibrary)
-    values = numbered(c.run.func)
-    kernels = []
-    for k in program.kernels:
-        launches = []
-        for n, each in enumerate(stand_ins(k)):
-            name = f"{k.name}-{n}" if n else k.name
-            images = []
-            for arch in _architectures(compiler.target, archs):
-                b = library.binary(each, arch)
-                cubin = folder.put(f"{name}.{arch}.cubin", b.cubin)
-                images.append([arch, "cubin", list(b.version), cubin])
-                images.append(
-                    [arch, "ptx", list(b.version), folder.put(f"{name}.{arch}.ptx", b.ptx)]
-                )
-            launches.append({"source": folder.put(f"{name}.cu", each.source), "images": images})
-        kernels.append({"launch": device_data(k, values), "code": launches})
-    return {
-        "arch": program.arch,
-        "cuda": kernels,
-        "resources": [r.to_json() for r in library.resources()],
-    }
+    wanted = _architectures(compiler.target, archs)
+    return device_members(library, wanted, numbered(c.run.func), folder.put)

@@ -13,7 +13,7 @@ _FRAME = re.compile(
 )
 _USED = re.compile(r"Used (?P<registers>\d+) registers")
 _SHARED = re.compile(r"(?P<bytes>\d+)(?:\+\d+)? bytes smem")
-_NOTE = re.compile(r"(?:warning|\(C75\d\d\))", re.IGNORECASE)
+_NOTE = re.compile(r"^ptxas .*(?:warning|\(C75\d\d\))", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -56,5 +56,5 @@ def usage(log: str) -> dict[str, Usage]:
 
 
 def notes(log: str) -> tuple[str, ...]:
-    """Warnings, and ptxas's notes C75xx, which tell of code that it had to change."""
+    """ptxas's warnings, and its notes C75xx, which tell of code that it had to change."""
     return tuple(line.strip() for line in log.splitlines() if _NOTE.search(line))

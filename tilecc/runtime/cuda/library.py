@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tilecc.codegen.program import DeviceKernel, DeviceProgram
+from tilecc.runtime.cuda.images import Image
 from tilecc.target import Target
 from tilecc.toolchain import Binary, Resources, compile_cuda, listing, resources
 
@@ -33,6 +34,12 @@ class DeviceLibrary:
             return compile_cuda(kernel.source, arch or self.target.arch, kernel.name)
         finally:
             self.seconds += time.perf_counter() - start
+
+    def images(self, kernel: DeviceKernel) -> list[Image]:
+        """A kernel's machine code, and its PTX for GPUs that come later."""
+        b = self.binary(kernel)
+        ptx = b.ptx.encode()
+        return [Image(b.arch, "cubin", b.version, b.cubin), Image(b.arch, "ptx", b.version, ptx)]
 
     def text(self, kind: str) -> str:
         """The kernels' "cuda", "ptx" or "sass", one behind another."""
