@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class Strand:
         self.defined: dict[int, Array] = {}
         self.commits = np.zeros(self.shape, np.int64)
         self.copies: list[Copy] = []
+        self.fragments: dict[Any, tuple[list[Array], Array]] = {}
+        """Operands of matrix instructions as matrices, with the registers that they are of."""
         lane = np.broadcast_to(np.arange(32), self.shape)
         cta = np.broadcast_to(self.row_cta[:, None], self.shape)
         warp = np.broadcast_to(self.row_warp[:, None], self.shape)

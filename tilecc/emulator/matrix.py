@@ -9,6 +9,7 @@ With g = lane / 4, t = lane % 4 and E elements in a 32-bit register, element e o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,24 +109,49 @@ def multiply_accumulate(ctx: Context, ins: Instruction, mods: Modifiers) -> Step
     mixed = {ta, tb} <= {"s8", "u8"}
     if shape is None or out != tc or (ta != tb and not mixed) or out not in _ACCUMULATORS[ta]:
         raise UnknownInstruction(ins, "a combination of shape and types")
-    a = _operand(ctx, ins, ins.operands[1], shape.a)
-    b = _operand(ctx, ins, ins.operands[2], shape.b)
-    half = out == "f16"
     wide = np.dtype(np.int32 if mixed else np.float32)
-    words = 2 if half else 4
+    a = _Fragment(ctx, ins, ins.operands[1], shape.a, ta, a_matrix, wide)
+    b = _Fragment(ctx, ins, ins.operands[2], shape.b, tb, b_matrix, wide)
+    words = 2 if out == "f16" else 4
     c = _operand(ctx, ins, ins.operands[3], words)
     sinks = _registers(ctx, ins, ins.operands[0], words)
+    total = _add_halves if out == "f16" else _add_words
 
     def step(s: Strand, m: Mask) -> None:
         require_whole_warps(s, m, ins)
-        left = a_matrix(_elements(s, a, ta))
-        right = b_matrix(_elements(s, b, tb))
-        add = accumulator(_elements(s, c, out))
-        total = left.astype(wide) @ right.astype(wide) + add
-        for put, word in zip(sinks, accumulator_words(total, out), strict=True):
+        product = a.matrix(s) @ b.matrix(s)
+        for put, word in zip(sinks, total(product, [f(s) for f in c]), strict=True):
             put(s, m, word)
 
     return step
+
+
+class _Fragment:
+    """A or B of an instruction as matrices. Several instructions in a row take the same one."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        ins: Instruction,
+        operand: Operand,
+        count: int,
+        name: str,
+        arrange: Callable[[Array], Array],
+        wide: np.dtype[Any],
+    ) -> None:
+        self.sources = _operand(ctx, ins, operand, count)
+        self.name, self.arrange, self.wide = name, arrange, wide
+        self.key = operand, name, arrange
+
+    def matrix(self, s: Strand) -> Array:
+        """One for each warp, in the type that products are made in."""
+        words = [f(s) for f in self.sources]
+        known = s.fragments.get(self.key)
+        if known is not None and all(x is y for x, y in zip(known[0], words, strict=True)):
+            return known[1]
+        found = self.arrange(_elements(s, words, self.name)).astype(self.wide)
+        s.fragments[self.key] = words, found
+        return found
 
 
 def _operand(ctx: Context, ins: Instruction, operand: Operand, count: int) -> list[Source]:
@@ -135,15 +161,17 @@ def _operand(ctx: Context, ins: Instruction, operand: Operand, count: int) -> li
     return [ctx.source(ins, e, TYPES["b32"]) for e in elements]
 
 
-def _elements(s: Strand, sources: list[Source], name: str) -> Array:
+def _elements(s: Strand, registers: list[Array], name: str) -> Array:
     """Values (registers, warps, 8, 4, elements of a register)."""
-    words = np.stack([np.broadcast_to(f(s), s.shape) for f in sources])
+    words = np.empty((len(registers), *s.shape), np.uint32)
+    for i, word in enumerate(registers):
+        words[i] = word
     if name == "tf32":
         words = words & np.uint32(0xFFFFE000)  # the low bits are ignored
     values: Array = words.view(TYPES[name].dtype)
     if name in ("f16", "bf16", "tf32"):
         values = values.astype(np.float32)
-    return values.reshape(len(sources), s.shape[0], 8, 4, -1)
+    return values.reshape(len(registers), s.shape[0], 8, 4, -1)
 
 
 def a_matrix(values: Array) -> Array:
@@ -158,20 +186,20 @@ def b_matrix(values: Array) -> Array:
     return values.transpose(1, 0, 3, 4, 2).reshape(values.shape[1], -1, 8)
 
 
-def accumulator(values: Array) -> Array:
-    """(registers, warps, g, t, e) to (warps, 16, 8)."""
-    n, warps, g, t, _ = values.shape
-    if n == 2:
-        return values.transpose(1, 0, 2, 3, 4).reshape(warps, 16, 8)
-    return values.reshape(2, 2, warps, g, t).transpose(2, 0, 3, 4, 1).reshape(warps, 16, 8)
+def _add_words(product: Array, c: list[Array]) -> list[Array]:
+    """Registers of (warps, 16, 8) + C, 32 bits each."""
+    warps = len(product)
+    parts = np.ascontiguousarray(product.reshape(warps, 2, 8, 4, 2).transpose(1, 4, 0, 2, 3))
+    words = parts.reshape(4, warps, 32)
+    return [(word + x.view(word.dtype)).view(np.uint32) for word, x in zip(words, c, strict=True)]
 
 
-def accumulator_words(matrix: Array, name: str) -> Any:
-    """The inverse of `accumulator`: words of each register, (warps, 32) each."""
-    warps = len(matrix)
-    parts = matrix.reshape(warps, 2, 8, 4, 2)
-    if name == "f16":
-        halves = np.ascontiguousarray(parts.astype(np.float16).transpose(1, 0, 2, 3, 4))
-        return halves.view(np.uint32).reshape(2, warps, 32)
-    words = np.ascontiguousarray(parts.transpose(1, 4, 0, 2, 3))
-    return words.view(np.uint32).reshape(4, warps, 32)
+def _add_halves(product: Array, c: list[Array]) -> list[Array]:
+    """Registers of (warps, 16, 8) + C, two halves each."""
+    warps = len(product)
+    parts = product.reshape(warps, 2, 8, 8).transpose(1, 0, 2, 3).reshape(2, warps, 64)
+    added = [
+        (part + np.broadcast_to(x, (warps, 32)).copy().view(np.float16).astype(np.float32))
+        for part, x in zip(parts, c, strict=True)
+    ]
+    return [x.astype(np.float16).view(np.uint32) for x in added]

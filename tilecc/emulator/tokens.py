@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from dataclasses import dataclass
 
 from tilecc.emulator.types import EmulatorError
@@ -39,18 +38,19 @@ def tokens(text: str) -> list[Token]:
     Raises:
         EmulatorError: a character that no PTX token starts with.
     """
-    starts = [0, *(m.end() for m in re.finditer("\n", text))]
     found = []
-    at = 0
-    while at < len(text):
-        m = _TOKEN.match(text, at)
-        if m is None:
-            line = bisect_right(starts, at)
-            raise EmulatorError(f"PTX line {line}: unexpected {text[at]!r}")
+    at, line = 0, 1
+    for m in _TOKEN.finditer(text):
+        if m.start() != at:
+            break
         at = m.end()
-        kind = m.lastgroup
-        if kind is not None and kind != "blank":
-            found.append(Token(kind, m.group(), bisect_right(starts, m.start())))
+        kind, piece = m.lastgroup, m.group()
+        if kind == "blank":
+            line += piece.count("\n")
+        else:
+            found.append(Token(str(kind), piece, line))
+    if at != len(text):
+        raise EmulatorError(f"PTX line {line}: unexpected {text[at]!r}")
     return found
 
 
