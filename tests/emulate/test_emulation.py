@@ -187,3 +187,4 @@ def test_the_command(capsys, tmp_path, causal):
     assert main(["emulate", *arguments, "--ptx", str(broken)]) == 1
     text = capsys.readouterr().out
     assert "race: CTA" in text and "/tilecc/causal_0.cu:" in text
+    assert re.search(r"contract %q, %k over d .*# .*causal\.py:9", text), text

@@ -48,6 +48,10 @@ class Program:
         return max(sizes, default=0)
 
 
+MARKED = "// "
+"""How a line of generated source begins that names an operation: its text, `  # ` and its line."""
+
+
 @dataclass(frozen=True)
 class Parameter:
     """One argument of a CUDA kernel.

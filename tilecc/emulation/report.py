@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilecc.emulator import Finding, Result, SharedAccess, Traffic
+from tilecc.emulator.report import place
 
 if TYPE_CHECKING:
     from tilecc.check import Check
@@ -28,8 +29,6 @@ class Launched:
     name: str
     grid: int
     result: Result
-    source: str
-    """The CUDA C++ that lines of findings are of."""
 
 
 @dataclass
@@ -177,8 +176,7 @@ class Emulation:
             lines.append(f"{kind.replace('_', ' '):13} {len(self._all(kind))}")
         lines += [str(f) for f in self.findings]
         lines += [
-            f"bank conflicts: {a.wavefronts} steps where {a.ideal} would do\n"
-            f"    PTX line {a.line}: {a.text}"
+            f"bank conflicts: {a.wavefronts} steps where {a.ideal} would do\n{place(a)}"
             for a in self.bank_conflicts
         ]
         return "\n".join([*lines, *self.differences])
@@ -209,6 +207,7 @@ def _shared(a: SharedAccess) -> dict[str, Any]:
         "line": a.line,
         "text": a.text,
         "source": str(a.loc) if a.loc else None,
+        "origin": a.origin,
         "direction": a.direction,
         "requests": a.requests,
         "wavefronts": a.wavefronts,

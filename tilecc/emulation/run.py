@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilecc import emulator
-from tilecc.codegen.program import DeviceKernel, DeviceProgram
+from tilecc.codegen.program import MARKED, DeviceKernel, DeviceProgram
 from tilecc.cost.whole import Names
 from tilecc.emulation.arrays import arguments, arrays, fitting, unwritten, was_written
 from tilecc.emulation.report import Emulation, Launched, Moved
+from tilecc.emulator.ptx import SourceLine
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func, Value
 from tilecc.ir.expr import Env, evaluate
@@ -118,7 +119,23 @@ class _Launcher:
             schedule=self.schedule,
             names=names,
         )
-        return Launched(kernel.name, grid, result, kernel.source)
+        lines = kernel.source.split("\n")
+        for f in result.findings:
+            f.origin = _origin(lines, f.loc)
+        for a in result.shared_accesses:
+            a.origin = _origin(lines, a.loc)
+        return Launched(kernel.name, grid, result)
+
+
+def _origin(lines: list[str], loc: SourceLine | None) -> str:
+    """The tile operation that a line of generated source is of, and its line in the program."""
+    for line in reversed(lines[: loc.line] if loc is not None else []):
+        text = line.strip()
+        if text.startswith(MARKED):
+            return text.removeprefix(MARKED)
+        if "__global__" in text:
+            break
+    return ""
 
 
 class _Texts:

@@ -29,11 +29,12 @@ class Finding:
     message: str
     loc: SourceLine | None = None
     count: int = 1
+    origin: str = ""
+    """What the source line is of, if whoever ran the PTX knows it."""
 
     def __str__(self) -> str:
-        where = f" ({self.loc})" if self.loc else ""
         times = f" [{self.count} times]" if self.count > 1 else ""
-        return f"{self.kind}: {self.message}{times}\n    PTX line {self.line}{where}: {self.text}"
+        return f"{self.kind}: {self.message}{times}\n{place(self)}"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -44,8 +45,16 @@ class Finding:
             "text": self.text,
             "message": self.message,
             "source": loc,
+            "origin": self.origin,
             "count": self.count,
         }
+
+
+def place(of: Finding | SharedAccess) -> str:
+    """The instruction, where it comes from, and what that is, on lines of their own."""
+    where = f" ({of.loc})" if of.loc else ""
+    origin = f"\n    {of.origin}" if of.origin else ""
+    return f"    PTX line {of.line}{where}: {of.text}{origin}"
 
 
 class Findings:
@@ -113,6 +122,8 @@ class SharedAccess:
     """Steps that the banks need: 32 banks of 4 bytes, each one word a step."""
     ideal: int = 0
     """Steps without any conflict."""
+    origin: str = ""
+    """As a finding's."""
 
     @property
     def conflicts(self) -> int:

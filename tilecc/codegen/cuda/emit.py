@@ -23,6 +23,9 @@ from tilecc.ir.core import Op, Value
 from tilecc.ir.dtypes import F32, I64, DType
 from tilecc.ir.expr import Cast, Expr
 
+MARK = "tc_operation"
+"""Calls of it become comments in the source: the operation that the code behind them is of."""
+
 
 class Emitter:
     """Emits one kernel's steps; arguments and the shared memory have been made."""
@@ -52,6 +55,8 @@ class Emitter:
         self.lanes: dict[str, Any] = {}
         self.products: dict[Op, TensorProduct] = {}
         self.memory = Memory(self, aligned)
+        self.marks: list[Op] = []
+        """What each MARK in the code is of."""
 
     def emit(self) -> None:
         """The whole kernel."""
@@ -67,6 +72,8 @@ class Emitter:
                 self.barrier(item.wait)
             match item:
                 case Step():
+                    self.marks.append(item.op)
+                    T.evaluate(tirx.call_extern("void", MARK, len(self.marks) - 1))
                     self.step(item)
                 case Loop():
                     self.loop(item)

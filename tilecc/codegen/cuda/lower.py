@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,17 +14,18 @@ from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.lower import kernel_arguments
 from tilecc.codegen.cuda.elements import At
-from tilecc.codegen.cuda.emit import Emitter
+from tilecc.codegen.cuda.emit import MARK, Emitter
 from tilecc.codegen.cuda.hazards import place_barriers
 from tilecc.codegen.cuda.intrinsics import Intrinsics, number
 from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.mathlib import MEMORY, Prim, register_type
 from tilecc.codegen.cuda.memory import Tensor, copy_unit
 from tilecc.codegen.cuda.plan import Item, Loop, Plan, Step
-from tilecc.codegen.program import DeviceKernel, DeviceProgram, Parameter
+from tilecc.codegen.program import MARKED, DeviceKernel, DeviceProgram, Parameter
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func, Op, Value
 from tilecc.ir.expr import Const, Extent
+from tilecc.ir.printer import print_op
 from tilecc.target import Target
 
 _C = {
@@ -164,7 +166,7 @@ def _lower(
     return DeviceKernel(
         name,
         func,
-        _source(name, func, target),
+        _source(name, func, target, em.marks),
         tuple(signature.params),
         kernel.attrs["grid"],
         tuple(kernel.operands),
@@ -210,11 +212,18 @@ def _coordinates(em: Emitter, kernel: Op, block: Prim) -> None:
         rest = tirx.truncdiv(rest, sizes[n]) if n else rest
 
 
-def _source(name: str, func: Any, target: Target) -> str:
+def _source(name: str, func: Any, target: Target, marks: Sequence[Op]) -> str:
     """CUDA C++ of one function."""
     machine = tvm.target.Target({"kind": "cuda", "arch": target.arch})
     module = tvm.IRModule({name: func.with_attr("target", machine)})
     module = tirx.transform.LowerIntrin()(module)
     text = str(tvm.get_global_func("target.build.cuda")(module, machine).inspect_source())
     # Swizzled addresses are XORed below bit 7.
-    return _PREAMBLE + text.replace("__align__(64) uchar", "__align__(128) uchar")
+    text = text.replace("__align__(64) uchar", "__align__(128) uchar")
+    return _PREAMBLE + re.sub(rf"{MARK}\((\d+)\);", lambda m: _comment(marks[int(m[1])]), text)
+
+
+def _comment(op: Op) -> str:
+    """An operation and its source line, on one line."""
+    text = print_op(op).split("\n")[0].strip()
+    return f"{MARKED}{text}{f'  # {op.loc}' if op.loc else ''}"
