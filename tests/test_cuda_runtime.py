@@ -375,6 +375,19 @@ def test_a_saved_kernel_is_loaded_and_refused_for_want_of_a_device(compiled, no_
         compiled.save(path, archs=["x86-64-v3"])
 
 
+def test_a_saved_kernel_is_emulated_from_its_ptx(compiled, tmp_path, monkeypatch):
+    path = tmp_path / "k.tcc"
+    compiled.save(path)
+    rng = np.random.default_rng(1)
+    q, k = (rng.standard_normal((2, n, 32)).astype(np.float16) for n in (33, 70))
+    monkeypatch.setattr("tilecc.toolchain.compile_cuda", None)  # the file has what it takes
+    found = tc.emulate(tc.load(path), q, k, 5, 0.5)
+    assert found.check.ok and found.check.compared == 2 * 33 + q.size
+    assert found.bytes_read["k"] == found.predicted.bytes_read["k"] > 0
+    with pytest.raises(tc.ArgumentError, match="argument k has 3 along axis h"):
+        tc.emulate(tc.load(path), q, np.zeros((3, 70, 32), np.float16), 5, 0.5)
+
+
 class Library:
     """libcuda as a table of functions that take what ctypes gives them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +178,12 @@ def check_split(split: Splitting) -> Splitting:
         return split
     hint = 'give a number of parts, "auto", "fill" or None'
     raise CompileError(Diagnostic(f"split={split!r} is no way to split", None, hint))
+
+
+def loop_stage(names: Sequence[str]) -> str | None:
+    """Of stages in order, the last before `tile`; None if the program came as tile IR."""
+    before = list(names).index("tile") - 1 if "tile" in names else -1
+    return names[before] if before >= 0 else None
 
 
 class NeedsExtents(TileccError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilecc.chosen import ChosenTile
 from tilecc.codegen.program import DeviceProgram, Program
-from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, check_static
+from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, check_static, loop_stage
 from tilecc.dsl.specification import Spec
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func
@@ -396,10 +396,9 @@ class Kernel:
     @property
     def loop_func(self) -> Func | None:
         """The program before `tile`; None if it came as tile IR."""
-        stages = self._done("not compiled yet").run.stages
-        names = [s.name for s in stages]
-        before = names.index("tile") - 1 if "tile" in names else -1
-        return stages[before].func if before >= 0 else None
+        run = self._done("not compiled yet").run
+        name = loop_stage([s.name for s in run.stages])
+        return run.stage(name).func if name is not None else None
 
     def cost(self, **sizes: float) -> Report:
         """Memory traffic, footprint and arithmetic as formulas.

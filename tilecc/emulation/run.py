@@ -15,9 +15,9 @@ from tilecc.emulator.ptx import SourceLine
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func, Value
 from tilecc.ir.expr import Env, evaluate
+from tilecc.saved.load import LoadedKernel
 
 if TYPE_CHECKING:
-    from tilecc.compiler import Compiled
     from tilecc.kernel import Kernel
 
 Ctas = Iterable[int] | int | None
@@ -26,7 +26,7 @@ _OLDEST = 75
 
 
 def emulate(
-    kernel: Kernel,
+    kernel: Kernel | LoadedKernel,
     *args: Any,
     ctas: Ctas = None,
     seed: int | None = None,
@@ -37,7 +37,7 @@ def emulate(
     """Run a kernel that is compiled for an NVIDIA GPU on this machine's CPU, from its PTX.
 
     Args:
-        kernel: what `tilecc.compile` gives for a target such as "sm_80".
+        kernel: what `tilecc.compile` gives for a target such as "sm_80", or `tilecc.load`.
         args: the program's arguments in order: arrays of the CPU, and numbers.
         ctas: which CTAs of each kernel's grid to run, or how many (spread evenly); None for all.
         seed: None for all warps in lockstep, else a random order of warps and landings of copies.
@@ -58,26 +58,34 @@ def emulate(
         message = f"{kernel.target.name} is no GPU, and has no PTX to emulate"
         raise CompileError(Diagnostic(message, None, hint))
     bound = kernel.bind(args, kwargs)
-    compiled = kernel.compiled_for(bound.extents)
-    func, program = compiled.run.func, kernel.program(compiled)
-    assert isinstance(program, DeviceProgram)
+    func, program, stored = _code(kernel, bound.extents)
     given = arrays(bound, func.params)
     values = dict(given)
     for op in func.body.ops:
         if op.name == "alloc":
             values[op.result] = unwritten(op.result, bound.extents)
-    launcher = _Launcher(func, bound.extents, values, seed, _Texts(program.arch, ptx))
+    launcher = _Launcher(func, bound.extents, values, seed, _Texts(program.arch, ptx or stored))
     launched = tuple(launcher.launch(k, ctas) for k in program.kernels)
     outputs = tuple(values[v] for v in func.returns)
     scalars = {p.name: x for p, x in given.items() if not p.type.axes}
-    found = Emulation(
-        outputs, launched, _predicted(kernel, compiled, {**bound.extents, **scalars}), None
-    )
+    found = Emulation(outputs, launched, _predicted(kernel, {**bound.extents, **scalars}), None)
     if check:
         names = [p.name for p in func.params]
         inputs = dict(zip(names, (given[p] for p in func.params), strict=True))
         found.check = _compare(kernel, bound.extents, inputs, found)
     return found
+
+
+def _code(
+    kernel: Kernel | LoadedKernel, extents: Mapping[str, int]
+) -> tuple[Func, DeviceProgram, Mapping[str, str]]:
+    """The tiled program, its kernels, and the PTX of those that come with it."""
+    if isinstance(kernel, LoadedKernel):
+        return kernel.device_code(extents)
+    compiled = kernel.compiled_for(extents)
+    program = kernel.program(compiled)
+    assert isinstance(program, DeviceProgram)
+    return compiled.run.func, program, {}
 
 
 class _Launcher:
@@ -165,7 +173,7 @@ def _chosen(ctas: Ctas, grid: int) -> Iterable[int] | None:
     return [c for c in ctas if 0 <= c < grid]
 
 
-def _predicted(kernel: Kernel, compiled: Compiled, sizes: Mapping[str, Any]) -> Moved | None:
+def _predicted(kernel: Kernel | LoadedKernel, sizes: Mapping[str, Any]) -> Moved | None:
     """The cost model's traffic; None where data decides it."""
     try:
         io = kernel.cost(**sizes).fused
@@ -182,7 +190,10 @@ def _predicted(kernel: Kernel, compiled: Compiled, sizes: Mapping[str, Any]) -> 
 
 
 def _compare(
-    kernel: Kernel, extents: Mapping[str, int], inputs: Mapping[str, Any], found: Emulation
+    kernel: Kernel | LoadedKernel,
+    extents: Mapping[str, int],
+    inputs: Mapping[str, Any],
+    found: Emulation,
 ) -> Any:
     """Outputs against float64; of some CTAs, what they wrote."""
     from tilecc.check import reference

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tilecc.codegen.program import DeviceProgram
 from tilecc.errors import ArgumentError, CompileError, Diagnostic, DiagnosticError, LoadError, Loc
 from tilecc.ir.core import Func
 from tilecc.ir.parser import parse_ir
 from tilecc.ir.printer import print_ir, print_type
-from tilecc.runtime.arguments import Binder
+from tilecc.runtime.arguments import Binder, Bound
 from tilecc.saved import container
 from tilecc.saved.cost import SavedCost, with_numbers
 from tilecc.saved.device import device_program, device_text
@@ -38,7 +39,7 @@ def load(path: str | os.PathLike[str], threads: int | None = None) -> LoadedKern
     return LoadedKernel(os.fspath(path), threads)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Part:
     """What was compiled for one choice of static extents."""
 
@@ -181,13 +182,48 @@ class LoadedKernel:
             self._driver = self._given_driver or driver()
         bound = self.binder.bind(args, kwargs)
         count = check_threads(threads) or self.threads or available_threads()
-        for n, part in enumerate(self._parts):
-            if all(bound.extents.get(name) == v for name, v in part.static.items()):
+        part = self._part(bound.extents)
+        n = self._parts.index(part)
+        if self._executables[n] is None:
+            self._executables[n] = self._gpu(part)
+        return self._executables[n](bound, out, count)
+
+    @property
+    def func(self) -> Func:
+        """The program, as it was given to the compiler."""
+        return self._func
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+        """Arguments on the CPU, checked, with the extents that they have.
+
+        Raises:
+            ArgumentError: with everything that is wrong.
+        """
+        return Binder(self.name, self._func.params, self.static).bind(args, kwargs)
+
+    def device_code(self, extents: Mapping[str, int]) -> tuple[Func, DeviceProgram, dict[str, str]]:
+        """For the emulator: the tiled program for these extents, its kernels, their PTX by name.
+
+        Raises:
+            ArgumentError: the file has no code for them.
+        """
+        part = self._part(extents)
+        with _contents(self.path):
+            program, images = device_program(part.data, self._members, numbered(part.tiled))
+        texts = {
+            name: i.data.decode()
+            for name, found in images.items()
+            for i in found
+            if (i.arch, i.kind) == (program.arch, "ptx")
+        }
+        return part.tiled, program, texts
+
+    def _part(self, extents: Mapping[str, int]) -> _Part:
+        for part in self._parts:
+            if all(extents.get(name) == v for name, v in part.static.items()):
                 self._last = part
-                if self._executables[n] is None:
-                    self._executables[n] = self._gpu(part)
-                return self._executables[n](bound, out, count)
-        raise self._no_code(bound.extents)
+                return part
+        raise self._no_code(extents)
 
     def _no_code(self, extents: Mapping[str, int]) -> ArgumentError:
         names = sorted({name for p in self._parts for name in p.static} - set(self.static))
@@ -245,10 +281,11 @@ class LoadedKernel:
             CompileError: there is no such extent or number, or a run-time number decides what is
                 read and is not given.
         """
-        from tilecc.compiler import check_static
+        from tilecc.compiler import check_static, loop_stage
         from tilecc.cost import report
 
         part, saved = self._last, self._last.data["cost"]
+        loop = loop_stage(part.passes)
         if not sizes:
             return SavedCost(saved)
         numbers = {p.name for p in self._func.params if not p.type.axes}
@@ -259,7 +296,7 @@ class LoadedKernel:
         with _contents(self.path):
             found = report(
                 self._func if self._level == "graph" else None,
-                part.func(part.passes[-2]) if len(part.passes) > 1 else None,
+                part.func(loop) if loop is not None else None,
                 part.tiled,
                 self.target,
                 {**part.static, **extents},

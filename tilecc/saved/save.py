@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import tilecc
 from tilecc.codegen.program import DeviceProgram, Program
-from tilecc.compiler import Compiled, Compiler
+from tilecc.compiler import Compiled, Compiler, loop_stage
 from tilecc.cost import report
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func
@@ -125,8 +125,8 @@ def _compiled(compiler: Compiler, c: Compiled, archs: Sequence[str], folder: _Fo
 
 def _cost(compiler: Compiler, c: Compiled) -> Data:
     """The report, of the texts: values are called in it as they are when the texts are read."""
-    stages = c.run.stages
-    loop = _read(stages[-2].func) if len(stages) > 1 else None
+    name = loop_stage([s.name for s in c.run.stages])
+    loop = _read(c.run.stage(name).func) if name is not None else None
     graph = _read(compiler.func) if compiler.level == "graph" else None
     made = report(graph, loop, _read(c.run.func), compiler.target, c.static, {}, c.choice)
     return made.to_json()
