@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tilecc.dsl import Tensor as Tensor
     from tilecc.dsl import abs as abs
     from tilecc.dsl import at as at
+    from tilecc.dsl import axis as axis
     from tilecc.dsl import cast as cast
     from tilecc.dsl import cos as cos
     from tilecc.dsl import dot as dot
@@ -75,9 +76,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "tilecc.compiler": "compile",
     "tilecc.dsl": (
-        "Scalar Spec Tensor abs at cast cos dot exp exp2 extent floor index inf log log2 logsumexp "
-        "max maximum min minimum pow prod random_bits random_uniform rsqrt sigmoid sin softmax spec "
-        "sqrt sum tanh where"
+        "Scalar Spec Tensor abs at axis cast cos dot exp exp2 extent floor index inf log log2 "
+        "logsumexp max maximum min minimum pow prod random_bits random_uniform rsqrt sigmoid sin "
+        "softmax spec sqrt sum tanh where"
     ),
     "tilecc.emulation.run": "emulate",
     "tilecc.errors": "ArgumentError CompileError IRError LoadError SpecError TileccError",

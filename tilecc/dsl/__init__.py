@@ -21,7 +21,7 @@ from tilecc.dsl.elementwise import (
     tanh,
     where,
 )
-from tilecc.dsl.indexing import at, extent, index
+from tilecc.dsl.indexing import at, axis, extent, index
 from tilecc.dsl.load import load_spec
 from tilecc.dsl.random import random_bits, random_uniform
 from tilecc.dsl.reductions import dot, logsumexp, max, min, prod, softmax, sum
@@ -37,6 +37,7 @@ __all__ = [
     "Tensor",
     "abs",
     "at",
+    "axis",
     "cast",
     "cos",
     "dot",

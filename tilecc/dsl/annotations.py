@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
 
+from tilecc.dsl.names import RESERVED, axis_name_fault
 from tilecc.dsl.source import FunctionSource, Site
 from tilecc.dsl.tensor import Tensor
 from tilecc.errors import Diagnostic, Loc
@@ -22,11 +23,6 @@ HINT = (
     "axes separated by spaces, each a name, with its extent after a colon if that is not the name "
     "in capitals"
 )
-# Words with a meaning of their own in the IR's text.
-RESERVED = {
-    *("acc", "old", "over", "repair", "pad", "clip", "carry", "where", "in"),
-    *("index", "cast", "inf", "nan", "true", "false"),
-}
 
 
 @dataclass(frozen=True)
@@ -168,10 +164,8 @@ def _tensor(annotation: object) -> tuple[list[tuple[str, int | str | None]], DTy
 def _axis(token: str) -> tuple[str, int | str | None]:
     """One `name` or `name:extent`."""
     name, colon, extent = token.partition(":")
-    if not name.isidentifier() or not name.isascii():
-        raise _Malformed(f"'{name}' in '{token}' is not a name that an axis can have")
-    if name in RESERVED:
-        raise _Malformed(f"the axis name '{name}' is a word of the IR")
+    if fault := axis_name_fault(name):
+        raise _Malformed(fault)
     if not colon:
         if name.upper() == name:
             raise _Malformed(f"axis '{name}' would be its own extent: axes are in small letters")

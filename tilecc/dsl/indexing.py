@@ -1,17 +1,31 @@
-"""Coordinates: index, extent, and reading a tensor through an index expression (`at`)."""
+"""Coordinates: index, extent, axis, and reading a tensor through an index expression (`at`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilecc.dsl.names import axis_name_fault
 from tilecc.dsl.rules import Refused
 from tilecc.dsl.source import Site, make_site, user_site
 from tilecc.dsl.tensor import Operand, Tensor, active
 from tilecc.dsl.trace import Trace
 from tilecc.ir.core import Axis, Op, TensorType, Value, broadcast_axes
 from tilecc.ir.dtypes import F32, I64
-from tilecc.ir.expr import Arg, Const, Expr, Index, arg_numbers, indices, transform
+from tilecc.ir.expr import (
+    Arg,
+    Call,
+    Const,
+    Expr,
+    Extent,
+    Index,
+    arg_numbers,
+    call,
+    extents,
+    indices,
+    transform,
+    walk,
+)
 
 
 def index(axis: str) -> Tensor:
@@ -26,6 +40,52 @@ def extent(axis: str) -> Tensor:
     trace, site = active(), user_site()
     found = trace.axis(axis, "extent")
     return trace.poison(site) if found is None else Tensor(trace, found.extent, (), I64, site)
+
+
+def axis(name: str, extent: Operand) -> Tensor:
+    """Declare an axis that no argument has, and give its coordinate: an i64 from 0.
+
+    `extent` is made of extents and whole numbers: the keys of a paged cache lie in pages, and are
+    `tc.axis("j", tc.extent("n") * tc.extent("slot"))`. A negative extent is taken as 0.
+    """
+    trace, site = active(), user_site()
+    size = trace.coerce(extent)
+    if size.poisoned:
+        return trace.poison(site)
+    fault = _axis_fault(trace, name, size)
+    if fault:
+        return trace.error(*fault)
+    trace.axes[name] = Axis(name, _not_negative(size.expr))
+    return Tensor(trace, Index(name), (), I64, site)
+
+
+def _axis_fault(trace: Trace, name: str, size: Tensor) -> tuple[str, str] | None:
+    """What is wrong with a new axis (message and hint)."""
+    example = 'write tc.axis("j", tc.extent("n") * 16), for example'
+    names = {n for a in trace.axes.values() for n in extents(a.extent)}
+    if name in trace.axes:
+        return f"axis: there is an axis '{name}' already", "give the new axis another name"
+    if (fault := axis_name_fault(name)) or name in names:
+        return f"axis: {fault or f'{name} is the name of an extent'}", example
+    if size.dtype.kind != "int" or size.reads or indices(size.expr):
+        message = f"axis: the extent of '{name}' is not made of extents and whole numbers"
+        return message, f"{example}; a number known at run time only can be a bound in a mask"
+    return None
+
+
+# Of operands that are not negative these are not negative.
+_KEEP_SIGN = frozenset({"add", "mul", "floordiv", "ceildiv", "mod", "minimum", "maximum"})
+
+
+def _not_negative(e: Expr) -> Expr:
+    """`e`, or 0 where it is negative."""
+
+    def plain(n: Expr) -> bool:
+        if isinstance(n, Call):
+            return n.fn in _KEEP_SIGN
+        return isinstance(n, Extent) or (isinstance(n, Const) and n.value >= 0)
+
+    return e if all(map(plain, walk(e))) else call("maximum", e, Const(0))
 
 
 def at(x: Tensor, /, **coords: Operand) -> Tensor:
