@@ -5,6 +5,7 @@ import pytest
 from programs import compiled
 
 import tilecc as tc
+from tilecc.analysis.roles import static_extents
 from tilecc.errors import CompileError
 from tilecc.ir.expr import Env, evaluate
 from tilecc.ir.interp import interpret
@@ -126,6 +127,32 @@ def test_two_passes_over_an_axis_become_two_streams():
     assert kernels(out) == [("i", "j j j", 1)]
     *_, last = [op for op in out.body.ops[0].body.ops if op.name == "stream"]
     assert last.result.type.names == ("i", "j")
+
+
+def test_walks_over_two_axes_in_turn_share_a_kernel():
+    """A maximum over two sets of keys: complete before the sums over either begin."""
+
+    @tc.spec
+    def joint(x: tc.Tensor["i:N j:M"], y: tc.Tensor["i:N t:L"]):
+        m = tc.maximum(tc.max(x, over="j"), tc.max(y, over="t"))
+        return tc.sum(tc.exp(x - m), over="j") + tc.sum(tc.exp(y - m), over="t")
+
+    _, out, _ = fuse(joint)
+    assert kernels(out) == [("i", "j t j t", 1)]
+
+
+def test_of_two_products_in_a_row_the_long_axis_is_not_whole_in_a_tile():
+    """Linear attention: d lies last in memory, so it is the head dimension, and not j."""
+
+    @tc.spec
+    def linear(q: tc.Tensor["i:N d:4"], k: tc.Tensor["j:N d:4"], v: tc.Tensor["j:N e:4"]):
+        kv = tc.dot(k, v, over="j")
+        total = tc.dot(q, tc.sum(k, over="j"), over="d")
+        return tc.dot(q, kv, over="d") / total
+
+    _, out, _ = fuse(linear)
+    assert [k[1] for k in kernels(out)] == ["j", "d"]
+    assert not static_extents(out)
 
 
 def test_siblings_share_a_kernel():

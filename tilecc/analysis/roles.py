@@ -1,7 +1,8 @@
 """What each axis does in a kernel: parallel, streamed or inner.
 
 - A **streamed** axis is reduced last: no reduction over another axis consumes what was reduced over
-  it. Its extent stays symbolic and the kernel walks it tile by tile.
+  it for each element of that axis, so no walk is inside of another. Its extent stays symbolic and
+  the kernel walks it tile by tile.
 - A **parallel** axis is in every output, nothing is reduced over it, and every contraction of the
   kernel has it: kernels over different tiles of it repeat no arithmetic. (A mere reduction may lack
   it; that is repeated.)
@@ -88,18 +89,25 @@ def _in_order(values: Iterable[Value]) -> list[str]:
 
 
 def _streamed(ops: Sequence[Op], axes: dict[str, Axis]) -> list[str] | Refusal:
-    """Reduced axes that no reduction over another axis consumes; of one reduction the last axis."""
-    above: dict[Value, frozenset[str]] = {}  # reduced axes upstream of a value
+    """Reduced axes that no reduction over another axis consumes; of one reduction the last axis.
+
+    What is reduced to a value without that other axis is complete before its walk begins.
+    """
+    above: dict[Value, dict[str, frozenset[str]]] = {}  # reduced axes upstream -> axes left then
     consumed: set[str] = set()
     candidates: dict[str, Op] = {}
     for op in ops:
-        upstream = frozenset[str]().union(*(above.get(v, frozenset()) for v in op.operands))
+        upstream: dict[str, frozenset[str]] = {}
+        for v in op.operands:
+            for a, left in above.get(v, {}).items():
+                upstream[a] = upstream.get(a, frozenset()) | left
         if op.name in ("reduce", "contract"):
             over = frozenset(op.over)
-            consumed |= upstream - over
+            consumed |= {a for a, left in upstream.items() if left & over} - over
             candidates[_outermost(op.over, axes)] = op
             consumed |= over - {_outermost(op.over, axes)}
-            upstream |= over
+            left = frozenset(op.result.type.names)
+            upstream |= {a: upstream.get(a, frozenset()) | left for a in over}
         for r in op.results:
             above[r] = upstream
     return [a for a in candidates if a not in consumed]

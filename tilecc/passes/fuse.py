@@ -96,6 +96,9 @@ class _Graph:
         self.through_view = {
             v for op in func.body.ops if op.name == "at" for v in op.operands if v.owner is not None
         }
+        # Axes along which an argument is contiguous.
+        self.last = {p.type.names[-1] for p in func.params if p.type.axes}
+        self.heads = _head_extents(func.params)
         self.dag: nx.DiGraph[Op] = nx.DiGraph()
         self.dag.add_nodes_from(self.nodes)
         for op in self.nodes:
@@ -130,7 +133,18 @@ class _Graph:
         return assign_roles(ops, self.outputs(group))
 
 
-def _size(t: TensorType, static: frozenset[str] = frozenset()) -> float:
+def _head_extents(params: Sequence[Value]) -> frozenset[str]:
+    """Extents taken to be those of head dimensions: last in an argument, and never before another.
+
+    Of two products in a row either inner extent could be the long one. That of sequences is before
+    that of heads in memory.
+    """
+    types = [[extents(a.extent) for a in p.type.axes] for p in params]
+    before = frozenset[str]().union(*(names for axes in types for names in axes[:-1]))
+    return frozenset[str]().union(*(axes[-1] for axes in types if axes)) - before
+
+
+def _size(t: TensorType, static: frozenset[str]) -> float:
     """Elements of a tensor at the nominal sizes."""
 
     def extent(name: str) -> int:
@@ -152,8 +166,10 @@ def _traffic(
 ) -> float:
     """Bytes that the kernel moves: outputs once, an input again for each tile of axes it lacks.
 
-    `static` are the extents taken to be small; `only` are the tensors that count (None: all).
+    `static` are extents taken to be small, as those of head dimensions are; `only` are the tensors
+    that count (None: all).
     """
+    static |= graph.heads
     inside = {op.result for op in group}
     read: dict[Value, None] = {}
     for op in sorted(group, key=graph.order.__getitem__):
@@ -222,7 +238,7 @@ def _candidates(graph: _Graph) -> list[tuple[Op, Op]]:
     """Pairs to try: edges by what writing and reading the tensor costs, then siblings."""
 
     def cost(v: Value) -> float:
-        return _size(v.type) * (1 + len(graph.uses.get(v, [])))
+        return _size(v.type, frozenset()) * (1 + len(graph.uses.get(v, [])))
 
     edges = sorted(graph.dag.edges, key=lambda e: -cost(e[0].result))
     siblings = [
@@ -252,7 +268,7 @@ def _merge_reason(graph: _Graph, groups: Sequence[frozenset[Op]]) -> str | None:
     after = _traffic(graph, merged, roles, roles.static)
     if after >= before:
         return f"it would move {after / 1e6:.4g} MB instead of {before / 1e6:.4g} MB"
-    bound = _bound(merged, roles).difference(*(own.static for _, own in parts))
+    bound = _bound(graph, merged, roles).difference(*(own.static for _, own in parts))
     if bound:
         static = roles.static - bound
         inside = {op.result for op in merged}.difference(graph.outputs(merged))
@@ -263,13 +279,13 @@ def _merge_reason(graph: _Graph, groups: Sequence[frozenset[Op]]) -> str | None:
     return None
 
 
-def _bound(group: frozenset[Op], roles: Roles) -> frozenset[str]:
-    """Extents that must be static although nothing is reduced over an axis that has them.
+def _bound(graph: _Graph, group: frozenset[Op], roles: Roles) -> frozenset[str]:
+    """Extents that must be static although they are not those of head dimensions.
 
-    A head dimension is reduced inside of a tile. Another inner axis is one that could be tiled if
-    less were in the kernel.
+    A head dimension is reduced inside of a tile, and lies last in memory (or is reduced together
+    with what does). Another inner axis is one that could be tiled if less were in the kernel.
     """
-    reduced = {a for op in reductions(group) for a in op.over}
+    reduced = {a for op in reductions(group) if graph.last.intersection(op.over) for a in op.over}
     axes = {a.name: a for op in group for v in [*op.operands, *op.results] for a in v.type.axes}
     of = {name: extents(a.extent) for name, a in axes.items() if name in roles.inner}
     inside = frozenset[str]().union(*(of[a] for a in of if a in reduced))
