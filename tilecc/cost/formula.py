@@ -17,7 +17,7 @@ import sympy
 from tilecc.cost.nest import Access, Guard, Kernel, Loop, Nest, Span, tile_counter
 from tilecc.cost.signs import Greatest, Least, plain, resolve
 from tilecc.cost.symbols import Formula, can_express, formula, symbol, tile_symbol
-from tilecc.ir.expr import Call, Const, Expr, Extent, Index
+from tilecc.ir.expr import Call, Const, Expr, Extent, Index, walk
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Sums:
 
     def total(self, accesses: Sequence[Access]) -> Formula | None:
         """Elements that the accesses touch together; None if there is no such formula."""
-        if not all(can_express(e) for a in accesses for e in _expressions(a)):
+        if not all(_summable(e) for a in accesses for e in _expressions(a)):
             return None
         self.dense = True
         items = [self._item(a) for a in accesses]
@@ -221,6 +221,9 @@ class Sums:
 
 
 _Key = tuple[tuple[str, Span], ...]
+# Bounds with more nodes than this (boxes in an image, blocks in two halves) have no sum that anyone
+# could read, and sympy looks for one for minutes.
+_LONGEST = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +245,10 @@ def _add(sums: dict[_Key, Formula], key: _Key, e: Formula) -> None:
 def _lengths(kernel: Kernel) -> dict[str, Expr]:
     """The length of each tiled axis, as loads and stores show it."""
     return {s.axis: s.extent for a in kernel.accesses for s in a.spans}
+
+
+def _summable(e: Expr) -> bool:
+    return can_express(e) and sum(1 for _ in walk(e)) <= _LONGEST
 
 
 def _expressions(a: Access) -> list[Expr]:

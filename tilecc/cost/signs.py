@@ -20,7 +20,7 @@ class Least(sympy.Function):  # type: ignore[misc]
     @classmethod
     def eval(cls, a: Formula, b: Formula) -> Formula | None:
         """A value where that is plain to see."""
-        return sympy.Min(a, b) if a == b or (a.is_Number and b.is_Number) else None
+        return a if a == b else sympy.Min(a, b) if _numbers(a, b) else None
 
 
 class Greatest(sympy.Function):  # type: ignore[misc]
@@ -31,7 +31,12 @@ class Greatest(sympy.Function):  # type: ignore[misc]
     @classmethod
     def eval(cls, a: Formula, b: Formula) -> Formula | None:
         """A value where that is plain to see."""
-        return sympy.Max(a, b) if a == b or (a.is_Number and b.is_Number) else None
+        return a if a == b else sympy.Max(a, b) if _numbers(a, b) else None
+
+
+def _numbers(a: Formula, b: Formula) -> bool:
+    """Whether both are numbers that compare (1 / n is none for a size of 0, which sympy tries)."""
+    return bool(a.is_Number and b.is_Number and sympy.nan not in (a, b))
 
 
 def plain(e: Formula) -> Formula:
