@@ -226,6 +226,25 @@ def test_run_as_json(tilecc, dtype):
     assert found["gflops"] > 0 and 0 < found["fraction_of_peak"] < 1.5
 
 
+@pytest.mark.parametrize("name", ["paged", "packed"])
+def test_random_coordinates_are_inside(tilecc, name):
+    """Pages and offsets by default sizes: as many keys as elsewhere, and tables that fit."""
+    args = ("run", f"examples/zoo/{name}.py", "--shape", "D=8", "--repeat", "1", "--json")
+    found = json.loads(tilecc(*args)[0])
+    assert found["ok"]
+    assert found["shape"].get("Tk", 0) + found["shape"]["S"] * found["shape"].get("N", 0) > 1000
+
+
+def test_a_row_axis_of_heads_is_short_by_default(tilecc):
+    out, _ = tilecc("cost", "examples/zoo/mla.py", "--json")
+    assert {n: json.loads(out)["extents"][n] for n in "HC"} == {"H": 1, "C": 64}
+
+
+def test_bounds_without_a_readable_sum_have_no_formula(tilecc):
+    found = json.loads(tilecc("cost", "examples/zoo/natten.py", "--json")[0])
+    assert found["fused"]["bytes"] > 0 and found["fused"]["formula"] == ""
+
+
 def test_run_of_tile_ir(tilecc, tmp_path):
     path = tmp_path / "attention.tcir"
     text = tilecc("compile", ATTENTION, "--tile", "32", "--emit", "tile")[0]

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tilecc.ir.expr import arg_numbers, extents, indices
+
 if TYPE_CHECKING:
     from tilecc.compiler import Compiler
     from tilecc.dsl.specification import Spec
-    from tilecc.ir.core import Func
+    from tilecc.ir.core import Axis, Func, Op
     from tilecc.kernel import Kernel
 
 # Extents that --shape does not give, by the role of their axes.
 DEFAULT_STATIC = 64  # whole in a tile: head dimensions
 DEFAULT_TILED = 1024  # sequences
+DEFAULT_TABLE = 64  # what data or positions point into: pages, offsets, biases by distance
 DEFAULT_OTHER = 1  # batch, heads
 DEFAULT_SCALARS = {"float": 2.0, "int": 256, "bool": 1}
 
@@ -89,28 +92,45 @@ def load_program(
         compiler.remembered = remembered(machine)
     static_sizes = dict.fromkeys(names, DEFAULT_STATIC) | dict(shape)
     static = compiler.required(static_sizes)
-    tiled = _tiled_extents(compiler, {n: static_sizes[n] for n in static})
-    sizes = {}
-    for n in names:
-        default = DEFAULT_TILED if n in tiled else DEFAULT_OTHER
-        sizes[n] = shape.get(n, DEFAULT_STATIC if n in static else default)
+    default = _default_sizes(compiler, {n: static_sizes[n] for n in static})
+    sizes = {n: shape.get(n, default.get(n, DEFAULT_OTHER)) for n in names}
     chosen = {n: sizes[n] for n in names if n in static}
     return Sized(func, spec, compiler, sizes, frozenset(shape), chosen)
 
 
-def _tiled_extents(compiler: Compiler, static: Mapping[str, int]) -> set[str]:
-    """Extents of the axes that are, or could be, walked tile by tile."""
-    from tilecc.ir.expr import extents
+def _default_sizes(compiler: Compiler, static: Mapping[str, int]) -> dict[str, int]:
+    """Sizes for extents with a role in the kernels: static, walked tile by tile, pointed into."""
+    func = compiler.front(static).func
+    found = dict.fromkeys(static, DEFAULT_STATIC)
+    for op in func.body.ops:
+        if op.name != "kernel":
+            continue
+        walked = _walked(func, op)
+        for a in walked.values():
+            names = extents(a.extent) - set(static)
+            for n in names:  # such as pages and their slots, whose product is walked
+                found.setdefault(n, round(DEFAULT_TILED ** (1 / len(names))))
+        for at in (o for o in op.body.walk() if o.name == "at"):
+            for axis, e in at.attrs["coords"]:
+                if arg_numbers(e) or indices(e) & set(walked):
+                    for n in extents(at.operands[0].type.axis(axis).extent):
+                        found.setdefault(n, DEFAULT_TABLE)
+    return found
+
+
+def _walked(func: Func, kernel: Op) -> dict[str, Axis]:
+    """Axes of a kernel that are, or could be, walked tile by tile."""
     from tilecc.passes.tiling.plan import kernel_axes, rows, streamed_axes
 
-    func = compiler.front(static).func
-    found: set[str] = set()
-    for op in func.body.ops:
-        if op.name == "kernel" and "grid" in op.attrs:
-            sized = dict(op.attrs.get("tile", ()))
-            axes = {a.name: a for p in func.params for a in p.type.axes}
-            found |= {n for a in sized if a in axes for n in extents(axes[a].extent)}
-        elif op.name == "kernel":
-            axes = kernel_axes(op)
-            found |= {n for a in (*rows(op), *streamed_axes(op)) for n in extents(axes[a].extent)}
-    return found
+    if "grid" in kernel.attrs:
+        axes = {a.name: a for p in func.params for a in p.type.axes}
+        return {a: axes[a] for a, _ in kernel.attrs.get("tile", ()) if a in axes}
+    axes, parallel = kernel_axes(kernel), rows(kernel)
+    tensors = [v for op in kernel.body.walk() if op.name == "contract" for v in op.operands]
+    # Of rows of one tensor the last: those before it are heads.
+    last = [
+        a
+        for n, a in enumerate(parallel)
+        if not any(v.type.has(a) and v.type.has(b) for b in parallel[n + 1 :] for v in tensors)
+    ]
+    return {a: axes[a] for a in (*last, *streamed_axes(kernel))}
