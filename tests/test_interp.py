@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from tilecc.errors import ArgumentError, IRError
+from tilecc.ir.core import bind_extents
 from tilecc.ir.interp import interpret
 from tilecc.ir.parser import parse_ir
+from tilecc.ir.printer import print_ir
 from tilecc.ir.verifier import verify
 
 C = 1.4426950408889634  # log2(e)
@@ -677,3 +679,20 @@ def test_computed_extents():
     with pytest.raises(ArgumentError, match="axis j: extent Q is not determined"):
         run(text, np.ones((2, 4), np.float32))
     assert interpret(parse(text), [np.ones((2, 4))], extents={"Q": 2})[0].shape == (2, 4)
+
+
+def test_extents_that_are_bound_stay_64_bits_wide():
+    """A number takes the type of what it meets, and an extent does not."""
+    func = parse_ir(
+        "func @f(%n: i32[b:B], %x: f32[i:N]) {\n"
+        "  %a = map %n * 2 - N * 3 : i64[b]\n"
+        "  %c = map where(%n < N, %n, 0) + N // 2 : i64[b]\n"
+        "  %y = map %x * N : f32[i]\n"
+        "  return %a, %c, %y\n}\n"
+    )
+    bound = bind_extents(func, {"N": 3})
+    verify(bound)
+    inputs = [np.array([2**31 - 1, -(2**31)], "i4"), np.ones(3, "f4")]
+    for x, w in zip(interpret(bound, inputs), interpret(func, inputs), strict=True):
+        np.testing.assert_array_equal(x, w)
+    assert "%x * 3 :" in print_ir(bound)

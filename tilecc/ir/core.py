@@ -232,6 +232,7 @@ class Cloner:
     ) -> None:
         self.mapping: dict[Value, Value] = mapping if mapping is not None else {}
         self.extents = extents or {}
+        self.narrow: frozenset[int] = frozenset()  # operands of the op being copied: short integers
 
     def value(self, v: Value) -> Value:
         """The copy of `v`, or itself."""
@@ -249,13 +250,13 @@ class Cloner:
         if not self.extents:
             return a
         if isinstance(a, Expr):
-            return substitute_extents(a, self.extents)
+            return substitute_extents(a, self.extents, self.narrow)
         if isinstance(a, TensorType):
             return self.type(a)
         if isinstance(a, Axis):
             return Axis(a.name, substitute_extents(a.extent, self.extents))
         if isinstance(a, Range):
-            return Range(substitute_extents(a.base, self.extents), a.axis)
+            return Range(substitute_extents(a.base, self.extents, self.narrow), a.axis)
         if isinstance(a, tuple):
             return tuple(self.attr(x) for x in a)
         return a
@@ -268,6 +269,8 @@ class Cloner:
 
     def op(self, op: Op) -> Op:
         """A copy of `op` and of its regions."""
+        types = [v.type.dtype for v in op.operands]
+        self.narrow = frozenset(k for k, t in enumerate(types) if t.kind == "int" and t.bits < 64)
         new = Op(
             op.name,
             [self.value(v) for v in op.operands],

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilecc.ir.dtypes import DType
+from tilecc.ir.dtypes import I64, DType
 from tilecc.ir.philox import philox
 
 ResultKind = Literal["arith", "float", "int", "bool", "select"]
@@ -247,13 +247,36 @@ def shift_args(e: Expr, mapping: dict[int, Expr]) -> Expr:
     return transform(e, f)
 
 
-def substitute_extents(e: Expr, values: dict[str, int]) -> Expr:
-    """`e` with named extents replaced by numbers."""
+def substitute_extents(
+    e: Expr, values: dict[str, int], narrow: frozenset[int] = frozenset()
+) -> Expr:
+    """`e` with named extents replaced by numbers.
 
-    def f(n: Expr) -> Expr | None:
-        return Const(values[n.name]) if isinstance(n, Extent) and n.name in values else None
+    `narrow` are the operands that are integers of less than 64 bits. What is computed from one and
+    an extent is i64, and stays so: a number takes the type of what it meets, so that is cast.
+    """
+    if isinstance(e, Extent):
+        return Const(values[e.name]) if e.name in values else e
+    children = [substitute_extents(c, values, narrow) for c in e.children()]
+    if narrow and isinstance(e, Call) and any(_becomes_number(c, values) for c in e.args):
+        children = [Cast(c, I64) if _is_narrow(c, narrow) else c for c in children]
+    return rebuild(e, tuple(children)) if children else e
 
-    return transform(e, f)
+
+def _becomes_number(e: Expr, values: dict[str, int]) -> bool:
+    names = extents(e)
+    known = all(isinstance(n, Const | Extent | Call) for n in walk(e))
+    return known and bool(names) and names <= set(values)
+
+
+def _is_narrow(e: Expr, narrow: frozenset[int]) -> bool:
+    """Whether `e` is computed from narrow integers and literals alone."""
+    if isinstance(e, Call):
+        parts = e.args[1:] if e.fn == "where" else e.args
+        found = [_is_narrow(c, narrow) for c in parts]
+        plain = all(f or isinstance(c, Const) for f, c in zip(found, parts, strict=True))
+        return FUNCTIONS[e.fn].kind != "bool" and any(found) and plain
+    return isinstance(e, Arg) and e.k in narrow
 
 
 @dataclass
