@@ -12,7 +12,7 @@ def dropout(
     v: tc.Tensor["b h j:M e:D"],
     seed: tc.Scalar("int64"),
 ):
-    """softmax(q k^T / sqrt(d)) where random bits of (b, h, i, j) are below 3/4 of 2^32, over 3/4."""
+    """softmax(q k^T / sqrt(d)) where bits for (b, h, i, j) are below 3/4 of 2^32, over 3/4."""
     s = tc.dot(q, k, over="d") * tc.rsqrt(tc.extent("d"))
     p = tc.softmax(s, over="j")
     kept = tc.random_bits(seed, over="b h i j") < int(KEEP * 2**32)

@@ -39,7 +39,13 @@ def static_of(name: str) -> dict[str, int]:
 def sizes(name: str, rows: int, columns: int) -> dict[str, int]:
     """All extents of a spec for these lengths."""
     out = {**STATIC, "B": 2, "H": 4, "G": 2, "N": rows, "Nq": rows, "Nk": columns}
-    out |= {"Tq": rows, "Tk": columns, "T": min(rows, columns), "Np": max(columns - 9, 1)}
+    out |= {
+        "M": columns,
+        "Tq": rows,
+        "Tk": columns,
+        "T": min(rows, columns),
+        "Np": max(columns - 9, 1),
+    }
     if name == "natten":
         out["N"] = max(rows // NATTEN_WIDTH, 2 * NATTEN_R + 1) * NATTEN_WIDTH
     elif name == "block_diffusion":
@@ -81,6 +87,7 @@ SPECIAL: dict[Any, Maker] = {
     "size": lambda rng, shape, n: 8,
     "cap": lambda rng, shape, n: 4.0,
     ("sigmoid", "bias"): lambda rng, shape, n: -1.5,
+    "seed": lambda rng, shape, n: 2**40 + 7,
     "scale": lambda rng, shape, n: 0.2,
     "bias": lambda rng, shape, n: rng.standard_normal(shape),
     "logit": lambda rng, shape, n: rng.standard_normal(shape),

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from references import Array, lower_triangle, rows_and_columns, scores, softmax
 
+from tilecc.ir.philox import philox
+
 Outputs = tuple[Array, ...]
 FORMULAS: dict[str, Callable[..., Outputs]] = {}
 
@@ -376,3 +378,11 @@ def cascade(q: Array, k: Array, v: Array, k2: Array, v2: Array) -> Outputs:
     """One attention over the keys of both parts."""
     k, v = (np.broadcast_to(x, (len(q), *x.shape)) for x in (k, v))
     return cross_attention(q, np.concatenate([k, k2], -2), np.concatenate([v, v2], -2))
+
+
+@formula
+def dropout(q: Array, k: Array, v: Array, seed: int) -> Outputs:
+    """Philox (checked against its authors' vectors in test_random.py) decides on each pair."""
+    p = softmax(scores(q, k))
+    kept = philox(seed, *np.indices(p.shape)) / 2**32 < 0.75
+    return (np.where(kept, p, 0.0) @ v / 0.75,)
