@@ -153,7 +153,7 @@ def _export(
 
     what, bound = _subject(program, shapes)
     sized = [{**s, **bound} for s in shapes]
-    ranked = points(what.loop, what.target, sized[0])
+    ranked = points(what.loop, what.target, sized[0], program.scalars(scalars))
     chosen = [p for p in ranked if not p.refused][: limits["trials"]]
     with options.progress(f"compiling {len(chosen)} candidates of {file}"):
         numbers = program.scalars(scalars)

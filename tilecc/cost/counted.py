@@ -142,6 +142,20 @@ def lane_rows(c: Counted, tile: Mapping[str, int]) -> int:
     return max(math.prod(n for a, n in rows.items() if v.type.has(a)) for v in factors)
 
 
+def padding(c: Counted, tile: Mapping[str, int]) -> float:
+    """Rows that tiles have, over rows that there are: those beyond the end are computed too.
+
+    What is summed over ends where its axis does.
+    """
+    walked = {a for a, _ in streams(c)}
+    found = 1.0
+    for axis, length in c.lengths.items():
+        if axis not in walked and length > 0:
+            size = tile.get(axis, c.kernel.tile[axis])
+            found *= -(-length // size) * size / length
+    return found
+
+
 def carried_numbers(c: Counted, tile: Mapping[str, int]) -> int:
     """Numbers that are carried from one tile of a streamed axis to the next."""
     for op in c.kernel.op.body.walk():

@@ -9,18 +9,19 @@ from tilecc.cost.counted import (
     carried_numbers,
     lane_rows,
     narrow_numbers,
+    padding,
     steps_ratio,
     streamed_bytes,
 )
+from tilecc.cost.cpu_blocks import slowdown
 from tilecc.cost.footprint import Footprint
 from tilecc.ir.dtypes import DType
 from tilecc.target import Target
 
-# Multiply-adds in flight that keep both units busy (12 to 24 registers of sums measure alike),
-# operations on each carried number for each tile of a streamed axis (load, rescale, store, fill the
+# Operations on each carried number for each tile of a streamed axis (load, rescale, store, fill the
 # pipeline again), bytes a clock that come from L2, operations to convert or pack a number of fewer
 # than 32 bits, and the clock of a machine whose is unknown.
-SUMS_IN_FLIGHT = 12
+REGISTERS = 16
 CARRY_OPERATIONS = 8
 L2_BYTES_A_CLOCK = 32
 CONVERT_OPERATIONS = 6
@@ -39,19 +40,31 @@ class CpuTime:
         clock = target.clock.value if target.clock else CLOCK
         self.clock_rate = clock * target.cores.value
         self.lanes = max(1, target.lanes("f32"))
+        # What narrow types gain is the dot instruction's.
+        wide = target.peak("float32")
+        self.dot = 2 if peak and wide and peak.dtype == "bf16" and dtype.bits == 16 else 1
         self.peak = peak.flops if peak else 4.0 * target.lanes("f32") * self.clock_rate
 
     def terms(
-        self, c: Counted, f: Footprint, tile: Mapping[str, int], block: tuple[int, int]
+        self,
+        c: Counted,
+        f: Footprint,
+        tile: Mapping[str, int],
+        block: tuple[int, int] = REGISTER_TILE,
+        last_axis: bool = False,
     ) -> dict[str, float]:
-        """Seconds by name, all cores at work."""
+        """Seconds by name, all cores at work.
+
+        `block`: rows and vectors of the register tile. `last_axis`: lanes lie along each value's
+        last axis even where rows would fill them.
+        """
         lanes = self.lanes
         rows = lane_rows(c, tile)
-        few = rows < lanes  # then lanes run along an inner axis
-        vectors = block[1] if few else -(-rows // lanes)
-        sums = min(vectors, block[1]) * block[0]
-        padded = 1.0 if few else vectors * lanes / rows
-        contractions = c.work.flops / self.peak * max(1.0, SUMS_IN_FLIGHT / sums) * padded
+        few = last_axis or rows < lanes  # then lanes run along an inner axis
+        slower = slowdown(
+            c, tile, lanes, self.target.registers or REGISTERS, block, self.dot, last_axis=last_axis
+        )
+        contractions = c.work.flops / self.peak * slower * padding(c, tile)
         steps = c.steps * steps_ratio(c, tile)
         state = carried_numbers(c, tile)
         held, streamed = f.bytes(tile), streamed_bytes(c, tile)

@@ -49,10 +49,12 @@ class Predictor:
         tile: Mapping[str, int],
         held: Sequence[Footprint],
         block: tuple[int, int] = REGISTER_TILE,
+        last_axis: bool = False,
     ) -> Prediction:
         """What to expect with these tile sizes; `held` is the footprint of each kernel.
 
-        `block`: rows and vectors of a CPU's register tile.
+        `block`: rows and vectors of a CPU's register tile; `last_axis`: its lanes lie along the
+        last axis of each value in any case.
         """
         moved, seconds = 0, 0.0
         terms: dict[str, float] = {}
@@ -63,7 +65,7 @@ class Predictor:
             )
             moved += here
             if self.timed:
-                own = self._terms(c, f, tile, here, block)
+                own = self._terms(c, f, tile, here, block, last_axis)
                 seconds += combined(own)
                 for name, value in own.items():
                     terms[name] = terms.get(name, 0.0) + value
@@ -76,9 +78,10 @@ class Predictor:
         tile: Mapping[str, int],
         moved: int,
         block: tuple[int, int],
+        last_axis: bool,
     ) -> dict[str, float]:
         if self.cpu is not None:
-            terms = self.cpu.terms(c, f, tile, block)
+            terms = self.cpu.terms(c, f, tile, block, last_axis)
         else:
             terms = gpu_terms(c, tile, moved, self.target, self.dtype)
         bandwidth = self.target.bandwidth

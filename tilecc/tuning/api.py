@@ -181,7 +181,7 @@ class _Work:
         try:
             with self.pool(RUNNER, task, self.count) as pool:
                 for n, sizes in enumerate(sized):
-                    found = points(what.loop, what.target, sizes)
+                    found = points(what.loop, what.target, sizes, self.scalars)
                     flops = useful_flops(what.loop, what.target, sizes, self.scalars)
                     session = Session(what, sizes, flops, found, pool, self.db, self.settings, n)
                     self.sessions.append(session)

@@ -10,6 +10,7 @@ from itertools import product
 
 from tilecc.codegen.space import Options, Space, space_for
 from tilecc.cost.candidates import Ladder, kernels_of, tiles
+from tilecc.cost.choice import MARGIN
 from tilecc.cost.footprint import Footprint, footprint
 from tilecc.cost.limits import needs
 from tilecc.cost.predict import Prediction, Predictor
@@ -33,8 +34,15 @@ class Point:
     """What the tiled program is like, in numbers: for a model that learns from measurements."""
 
 
-def points(loop: Func, target: Target, extents: Mapping[str, int]) -> list[Point]:
+def points(
+    loop: Func,
+    target: Target,
+    extents: Mapping[str, int],
+    scalars: Mapping[str, float] | None = None,
+) -> list[Point]:
     """All points for a loop-level program, the fastest by prediction first, the refused ones last.
+
+    `scalars` are run-time numbers (a window) that decide what is computed.
 
     Where none fits a CPU's cache, the one that needs the least is not refused.
 
@@ -42,6 +50,8 @@ def points(loop: Func, target: Target, extents: Mapping[str, int]) -> list[Point
         CompileError: there is nothing to tune for the target.
     """
     space = space_for(target)
+    numbers = {f"%{n}": int(v) for n, v in (scalars or {}).items() if float(v).is_integer()}
+    extents = {**extents, **numbers}
     found: dict[Config, Point] = {}
     least: tuple[int, Config] | None = None
     for tile in tiles(loop, target, Ladder(space.rows, space.streamed)):
@@ -59,7 +69,23 @@ def points(loop: Func, target: Target, extents: Mapping[str, int]) -> list[Point
     if least and target.kind == "cpu" and all(p.refused for p in found.values()):
         p = found[least[1]]  # a cache that overflows makes it slow, not wrong
         found[p.config] = Point(p.config, "", p.seconds, p.features)
-    return sorted(found.values(), key=lambda p: (bool(p.refused), p.seconds, p.config))
+    return _first_choice(
+        sorted(found.values(), key=lambda p: (bool(p.refused), p.seconds, p.config))
+    )
+
+
+def _first_choice(ranked: list[Point]) -> list[Point]:
+    """The plainest of those that are predicted to be as good as the best, before all others.
+
+    Predictions are no better than MARGIN; a smaller tile leaves more of the cache, and options that
+    stand at their defaults have been looked at most.
+    """
+    if not ranked or ranked[0].refused:
+        return ranked
+    limit = ranked[0].seconds * (1 + MARGIN)
+    near = [p for p in ranked if not p.refused and p.seconds <= limit]
+    first = min(near, key=lambda p: (len(p.config.options), p.features["needs"], p.seconds))
+    return [first, *(p for p in ranked if p is not first)]
 
 
 def _options(space: Space, tiled: Func, target: Target) -> Iterator[tuple[Options, str]]:
@@ -69,7 +95,7 @@ def _options(space: Space, tiled: Func, target: Target) -> Iterator[tuple[Option
     for values in product(*(o.values for o in space.options)):
         full = dict(zip(defaults, values, strict=True))
         matter = space.relevant(tiled, target, full)
-        chosen = {n: v for n, v in full.items() if n in matter and v != defaults[n]}
+        chosen = {n: v for n, v in matter.items() if v != defaults[n]}
         key = tuple(chosen.items())
         if key in seen:
             continue
@@ -92,12 +118,13 @@ class _Tiled:
         self.needs = max((n.needs for n in self.need), default=0)
         self.predict = cache(self._predict)
 
-    def _predict(self, block: tuple[int, int]) -> Prediction:
-        return self.predictor.predict(self.tile, self.held, block)
+    def _predict(self, block: tuple[int, int], last_axis: bool) -> Prediction:
+        return self.predictor.predict(self.tile, self.held, block, last_axis)
 
     def point(self, config: Config, options: Options, reason: str) -> Point:
         refused = [str(n) for n in self.need if not n.fits]
-        predicted = self.predict((options.get("mr", 4), options.get("nr", 4)))
+        block = (options.get("mr", 4), options.get("nr", 4))
+        predicted = self.predict(block, bool(options.get("lanes", 0)))
         seconds = math.inf if predicted.seconds is None else predicted.seconds
         features = {f"tile_{n}": math.log2(v) for n, v in self.tile.items()}
         features |= {f"option_{n}": math.log2(v + 1) for n, v in options.items()}

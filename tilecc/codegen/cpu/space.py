@@ -16,6 +16,7 @@ from tilecc.codegen.space import Constraint, Option, Options, Space
 from tilecc.ir.core import Func
 from tilecc.target import Target
 
+_VALUES = {"mr": (4, 6, 8, 12), "nr": (2, 3, 4, 6)}
 LANES_OF_ROWS, LANES_OF_LAST_AXIS = 0, 1
 
 
@@ -27,8 +28,8 @@ def space(target: Target) -> Space:
         rows=(width // 4, width // 2, *(n * width for n in (1, 2, 4, 6, 8))),
         streamed=(32, 64, 128, 256, 512),
         options=(
-            Option("mr", (4, 6, 8, 12), isa.mr, "rows of a register tile"),
-            Option("nr", (2, 3, 4, 6), isa.nr, "vectors in a row of a register tile"),
+            Option("mr", _VALUES["mr"], isa.mr, "rows of a register tile"),
+            Option("nr", _VALUES["nr"], isa.nr, "vectors in a row of a register tile"),
             Option(
                 "lanes",
                 (LANES_OF_ROWS, LANES_OF_LAST_AXIS),
@@ -65,11 +66,13 @@ def _registers(options: Options, target: Target) -> str:
 
 
 def _relevant(func: Func, target: Target, options: Options) -> Options:
-    """Without what no contraction of `func` looks at; lanes along the last axis, where rows would
-    fill them, are tried with one register tile.
+    """Without what no contraction of `func` looks at, and no register tile that is larger than all
+    that there is to fill it; lanes along the last axis, where rows would fill them, are tried with
+    one register tile.
     """
     isa = isa_for(target)
     matter: set[str] = set()
+    rows, vectors = 1, 1  # the most that a contraction has
     own = options.get("lanes") == LANES_OF_LAST_AXIS
     for kernel in (op for op in func.body.ops if op.name == "kernel"):
         by_rows = choose_layout(kernel, isa)
@@ -80,8 +83,21 @@ def _relevant(func: Func, target: Target, options: Options) -> Options:
         layout = by_rows
         kept = kept_loads(kernel, layout, isa)
         for op in contractions(kernel):
-            if is_streamed(op, layout, kept):
-                matter |= {"mr", "chunk"}
-            elif not is_horizontal(op, layout):
-                matter |= {"mr", "nr"}
-    return {n: v for n, v in options.items() if n in matter}
+            streamed = is_streamed(op, layout, kept)
+            if not streamed and is_horizontal(op, layout):
+                continue
+            matter |= {"mr", "chunk"} if streamed else {"mr", "nr"}
+            order = layout.order(op.result.type)
+            sizes = [op.result.type.axis(a).size for a in order]
+            vectors = max(vectors, -(-sizes[-1] // layout.width) if sizes else 1)
+            rows = max(rows, *sizes[:-1], 1)
+    most = {"mr": rows, "nr": vectors}
+    found = {n: v for n, v in options.items() if n in matter}
+    for name in most.keys() & found.keys():
+        found[name] = _no_larger(found[name], most[name], _VALUES[name])
+    return found
+
+
+def _no_larger(value: int, most: int, values: tuple[int, ...]) -> int:
+    """The least of `values` that is as good as `value` where only `most` are needed."""
+    return value if value < most else min(v for v in values if v >= most or v == value)
