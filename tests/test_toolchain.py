@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tilecc.errors import CompileError
 from tilecc.target import resolve
 from tilecc.toolchain import Binary, compile_cuda, disassemble, listing, packages, resources
 from tilecc.toolchain.loops import counts, kind, loops, main_loop, tensor_multiply_adds
+from tilecc.toolchain.nvrtc import FLAGS
 from tilecc.toolchain.occupancy import occupancy
 from tilecc.toolchain.ptxas import notes, usage
 from tilecc.toolchain.sass import Instruction
@@ -98,6 +101,12 @@ def test_arithmetic_keeps_ieee_rules():
 }"""
     ptx = compile_cuda(source, "sm_80", "f").ptx
     assert "div.rn.f32" in ptx and "sqrt.rn.f32" in ptx and ".ftz" not in ptx
+
+
+def test_the_table_of_flags_in_the_documentation():
+    page = Path(__file__).resolve().parent.parent / "docs" / "shipping.md"
+    table = page.read_text().partition("<!-- flags -->\n")[2].partition("\n\n")[0].splitlines()
+    assert table[2:] == [f"| `{flag}` | {why} |" for flag, why in FLAGS]
 
 
 def test_newer_architectures_have_their_own_instructions():

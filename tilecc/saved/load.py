@@ -189,6 +189,11 @@ class LoadedKernel:
         return self._executables[n](bound, out, count)
 
     @property
+    def statics(self) -> list[dict[str, int]]:
+        """The static extents of each specialisation in the file."""
+        return [part.static for part in self._parts]
+
+    @property
     def func(self) -> Func:
         """The program, as it was given to the compiler."""
         return self._func
