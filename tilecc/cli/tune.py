@@ -71,6 +71,8 @@ def _doubled(first: int, last: int) -> list[int]:
 @click.option("--threads", type=click.IntRange(1), help="Of a call; else all cores.")
 @click.option("--workers", type=click.IntRange(1), help="Processes; else one a core.")
 @click.option("--db", type=click.Path(dir_okay=False), help="Database; else TILECC_DB, or a cache.")
+@click.option("--tracker", metavar="HOST:PORT", help="Measure on boards of a TVM RPC tracker.")
+@click.option("--key", default="board", show_default=True, help="Of the boards.")
 @click.option(
     "--export",
     "export_to",
@@ -92,6 +94,8 @@ def command(
     shape: dict[str, int],
     scalars: dict[str, float],
     lengths: tuple[str, list[int]] | None,
+    tracker: str | None,
+    key: str,
     export_to: str | None,
     import_from: str | None,
     log: str | None,
@@ -123,6 +127,10 @@ def command(
         return _export(program, file, shapes, scalars, export_to, limits)
     if import_from is not None:
         _import(program, shapes, import_from, limits["db"])
+    if tracker is not None:
+        from tilecc.tuning.remote import Tracker
+
+        limits["pool"] = Tracker.at(tracker, key).pool
     here = runs_here(program.compiler.target)
     peak = fma_peak(limits["threads"] or available_threads()) if here else 0.0
     with Display(peak, log) as display:
