@@ -62,7 +62,10 @@ class Space:
 
 
 # Where each kind of target has its function from a target to its space.
-FAMILIES = {"cpu": ("tilecc.codegen.cpu.space", "space")}
+FAMILIES = {
+    "cpu": ("tilecc.codegen.cpu.space", "space"),
+    "cuda": ("tilecc.codegen.cuda.space", "space"),
+}
 
 
 def space_for(target: Target) -> Space:
