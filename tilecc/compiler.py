@@ -205,6 +205,7 @@ class Compiled:
     program: Program | DeviceProgram | None = None
     library: Library | DeviceLibrary | None = None
     timings: dict[str, float] = field(default_factory=dict)
+    leading: Kernel | None = None  # the kernels that make maps of tiles, compiled on their own
     options: dict[str, int] = field(default_factory=dict)
     """The code generator's, where they are not at their defaults."""
     config: Config | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilecc.chosen import ChosenTile
 from tilecc.codegen.program import DeviceProgram, Program
-from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, check_static, loop_stage
+from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, loop_stage
 from tilecc.dsl.specification import Spec
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func
@@ -21,6 +21,7 @@ from tilecc.target import Target
 if TYPE_CHECKING:
     from tilecc.codegen.program import DeviceProgram
     from tilecc.cost import Report
+    from tilecc.cost.visits import Tiles
     from tilecc.runtime.arguments import Bound
     from tilecc.runtime.cuda.library import DeviceLibrary
     from tilecc.toolchain import Resources
@@ -400,31 +401,65 @@ class Kernel:
         name = loop_stage([s.name for s in run.stages])
         return run.stage(name).func if name is not None else None
 
-    def cost(self, **sizes: float) -> Report:
+    def cost(self, **sizes: Any) -> Report:
         """Memory traffic, footprint and arithmetic as formulas.
 
         Args:
-            sizes: extents by name, and run-time numbers such as a window. With all extents, costs
-                are numbers too.
+            sizes: extents by name, run-time numbers such as a window, and arrays that decide which
+                tiles are visited (ids, masks; or `full_tiles` and `partial_tiles`, the counts).
+                With all extents, costs are numbers too.
 
         Raises:
             CompileError: not compiled yet, or a run-time number decides what is read and is not
                 given, or there is no such extent or number.
         """
         from tilecc.cost import report
+        from tilecc.deciding import decided, told_apart
 
         compiled = self._done("no cost is known yet")
         func = self._compiler.func
-        numbers = {p.name for p in func.params if not p.type.axes}
-        scalars = {n: v for n, v in sizes.items() if n in numbers}
-        extents = check_static(func, {n: int(v) for n, v in sizes.items() if n not in scalars})
-        graph = func if self._compiler.level == "graph" else None
+        extents, scalars, arrays = known = told_apart(func, compiled, sizes)
         return report(
-            graph,
+            func if self._compiler.level == "graph" else None,
             self.loop_func,
             compiled.tiled,
             self.target,
-            {**compiled.static, **extents},
+            extents,
             scalars,
             compiled.choice,
+            decided(compiled, self.target, known) if arrays else None,
         )
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """The arguments that decide which tiles are visited, by name."""
+        from tilecc.cost.visits import deciding
+
+        return tuple(v.name for v in deciding(self._done("no tiles are known yet").tiled))
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The numbers of visits that they decide: symbols in the formulas of `cost`."""
+        from tilecc.deciding import counts
+
+        return counts(self._done("no tiles are known yet"))
+
+    def tiles(self, stream: int = 0, **sizes: Any) -> Tiles:
+        """Which tiles are full, partial and empty, from the loops and conditions of the tile IR.
+
+        Args:
+            stream: which walk over an axis, if there are several.
+            sizes: extents by name, run-time numbers, and the arrays that decide it (ids, lengths,
+                masks), by the names of the parameters. Arrays tell extents, too.
+
+        Raises:
+            CompileError: not compiled yet, or something that decides it is not given.
+            ArgumentError: an array has the wrong shape.
+        """
+        from tilecc.cost.visits import visited
+        from tilecc.deciding import decided, told_apart
+
+        compiled = self._done("no tiles are known yet")
+        extents, scalars, _ = known = told_apart(self._compiler.func, compiled, sizes)
+        arrays = decided(compiled, self.target, known)
+        return visited(compiled.tiled, extents, scalars, arrays, stream)

@@ -144,21 +144,34 @@ CASES = {
         f"%a = map where(index(j) < %p, %s, 0.0) : {T}; "
         f"%x = map %a - where(index(j) <= index(i), %s, 0.0) : {T}",
         "(index(j) < %p) | (index(j) <= index(i))"),
-    # Data: what is left of the predicate is weaker.
+    # Data: ids and masks in memory are as good as coordinates.
     "causal and padding": (
         ONLINE, f"%x = map where((index(j) <= index(i)) & %pad, %s, -inf) : {T}",
-        "index(j) <= index(i)"),
+        "(index(j) <= index(i)) & %pad"),
     "causal and documents": (
         ONLINE,
         f"%a = map where(%doc == %key, %s, -inf) : {T}; "
         f"%x = map where(index(j) <= index(i), %a, -inf) : {T}",
-        "index(j) <= index(i)"),
+        "(%key == %doc) & (index(j) <= index(i))"),
+    "documents through views": (
+        ONLINE,
+        "%a = at %doc[i = minimum(index(j) // 2, M - 1)] : i64[j]; "
+        f"%x = map where(%a == %doc, %s, -inf) : {T}",
+        "%doc == %a"),
+    "global tokens": (
+        ONLINE,
+        "%a = at %pad[j = minimum(index(i), N - 1)] : bool[i]; "
+        f"%x = map where(%a | %pad | (abs(index(i) - index(j)) < 2), %s, -inf) : {T}",
+        "%a | %pad | (index(j) >= index(i) - 1) & (index(j) <= index(i) + 1)"),
     "data in a conjunction in a union": (
         ONLINE,
         f"%x = map where((index(j) < 2) | ((index(j) <= index(i)) & %pad), %s, -inf) : {T}",
-        "(index(j) <= index(i)) | (index(j) <= 1)"),
+        "(index(j) <= 1) | (index(j) <= index(i)) & %pad"),
     "data in a union": (ONLINE, f"%x = map where(%pad | (index(j) <= index(i)), %s, -inf) : {T}",
-                        None),
+                        "(index(j) <= index(i)) | %pad"),
+    "a bias as a mask": (
+        ONLINE, f"%x = map where((%bias > 0.0) & (index(j) <= index(i)), %s, -inf) : {T}",
+        "index(j) <= index(i)"),
     "a comparison of floats": (
         ONLINE, f"%x = map where((index(j) * 1.0 < %cap) & (index(j) <= index(i)), %s, -inf) : {T}",
         "index(j) <= index(i)"),
@@ -206,11 +219,18 @@ def test_skipping_changes_nothing(name):
 
 
 def test_remark_on_data_names_the_line_and_the_tensor():
-    _, _, remarks = masked(*CASES["causal and documents"][:2])
+    _, _, remarks = masked(*CASES["a bias as a mask"][:2])
     assert remarks == [
-        "mask.py:1: mask-tiles: no tile is skipped by the condition %doc == %key: "
-        "it depends on data (%doc, %key)"
+        "mask.py:1: mask-tiles: no tile is skipped by the condition %bias > 0.0: "
+        "it depends on data (%bias)"
     ]
+
+
+def test_views_that_the_predicate_reads_move_in_front_of_the_stream():
+    _, out, _ = masked(*CASES["documents through views"][:2])
+    (kernel,) = (op for op in out.body.ops if op.name == "kernel")
+    assert [op.name for op in kernel.body.ops[:2]] == ["at", "stream"]
+    assert kernel.body.ops[1].operands[0] is kernel.body.ops[0].result
 
 
 def test_remark_on_floats():

@@ -15,8 +15,10 @@ be more precise than a hull, `tile_live` and `tile_full` judge one tile of the s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from tilecc.analysis.attained import decides
 from tilecc.analysis.convex import contiguous
 from tilecc.analysis.forms import Linear
 from tilecc.analysis.interval import Box, Ranges, bounds, box, may, must
@@ -31,6 +33,8 @@ from tilecc.analysis.predicate import (
     every,
     normalize,
     reads,
+    to_expr,
+    weaken,
 )
 from tilecc.analysis.solve import isolate
 from tilecc.ir.expr import Const, Expr, Index, as_expr
@@ -83,16 +87,23 @@ def is_convex(pred: Expr, axis: str, ranges: Ranges) -> bool:
     True when it is proved for every tile. Conditions free of the streamed axis (a negative window)
     may still leave a tile without live positions.
     """
-    points = {a for a, (lo, hi) in box(ranges).items() if lo == hi}
+    ends = box(ranges).items()
+    points = {a for a, (lo, hi) in ends if isinstance(a, str) and lo is not None and lo == hi}
     return contiguous(isolate(normalize(pred), axis), axis, points)
 
 
 def tile_live(pred: Expr, ranges: Ranges) -> Expr:
     """A condition over tile bounds, false only if no position of the tile satisfies `pred`.
 
-    Here `ranges` includes the streamed axis.
+    Here `ranges` includes the streamed axis. An operand that differs from position to position has
+    its least and greatest value there, under its number.
     """
     return may(normalize(pred), box(ranges))
+
+
+def is_exact(pred: Expr, ranges: Ranges) -> bool:
+    """Whether `tile_live` holds only for tiles with a position that satisfies `pred`."""
+    return decides(normalize(pred), box(ranges))
 
 
 def tile_full(pred: Expr, ranges: Ranges) -> Expr:
@@ -101,6 +112,11 @@ def tile_full(pred: Expr, ranges: Ranges) -> Expr:
     Here `ranges` includes the streamed axis.
     """
     return must(normalize(pred), box(ranges))
+
+
+def without(pred: Expr, operands: Collection[int]) -> Expr:
+    """What follows from `pred` when nothing is known of the conditions that read `operands`."""
+    return to_expr(weaken(normalize(pred), lambda x: not reads(x)[1] & set(operands)))
 
 
 def _bounds(

@@ -1,8 +1,9 @@
 """Interval arithmetic on expressions: what an integer or a condition can be over a tile.
 
-Each axis has a range of coordinates, given by expressions. An integer form gets an interval whose
-ends are forms over those expressions; a condition gets two expressions, `may` (false only where no
-position of the tile satisfies it) and `must` (true only where all do).
+Each axis has a range of coordinates, given by expressions, and so has each operand that differs
+from position to position (its least and greatest element in the tile). An integer form gets an
+interval whose ends are forms over those expressions; a condition gets two expressions, `may` (false
+only where no position of the tile satisfies it) and `must` (true only where all do).
 """
 
 from __future__ import annotations
@@ -21,25 +22,34 @@ from tilecc.analysis.linear import (
     select,
 )
 from tilecc.analysis.predicate import Atom, Bool, Conj, Disj, Opaque, Pred, compare, every, some
-from tilecc.ir.expr import Call, Const, Expr, Index, call
+from tilecc.ir.expr import Arg, Call, Const, Expr, Index, arg_numbers, call
 
 Bound = Linear | None  # None: no bound is known
-Ranges = Mapping[str, tuple[Expr | int, Expr | int]]  # axis -> first and last coordinate
-Box = Mapping[str, tuple[Linear, Linear]]
+Ends = tuple[Expr | int | None, Expr | int | None]
+Ranges = Mapping[str | int, Ends]
+"""First and last coordinate by axis; least and greatest element by the number of the operand."""
+Box = Mapping[str | int, tuple[Bound, Bound]]
 
 
-def box(ranges: Ranges) -> dict[str, tuple[Linear, Linear]]:
+def box(ranges: Ranges) -> dict[str | int, tuple[Bound, Bound]]:
     """The ranges with their ends in normal form."""
     return {a: (_form(lo), _form(hi)) for a, (lo, hi) in ranges.items()}
 
 
-def _form(e: Expr | int) -> Linear:
+def _form(e: Expr | int | None) -> Bound:
+    if e is None:
+        return None
     return Linear((), e) if isinstance(e, int) else linear(e)
+
+
+def moves(e: Expr, ranges: Box) -> bool:
+    """Whether `e` differs from position to position."""
+    return bool(axes_of(e)) or any(k in ranges for k in arg_numbers(e))
 
 
 def bounds(form: Linear, ranges: Box) -> tuple[Bound, Bound]:
     """The least and the greatest value of `form` over the box (over a larger set at worst)."""
-    if not form.axes:
+    if not any(moves(s, ranges) for s, _ in form.terms):
         return form, form
     low: Bound = Linear((), form.const)
     high: Bound = low
@@ -53,12 +63,14 @@ def bounds(form: Linear, ranges: Box) -> tuple[Bound, Bound]:
 
 
 def _symbol(s: Expr, ranges: Box) -> tuple[Bound, Bound]:
-    if not axes_of(s):
+    if not moves(s, ranges):
         return symbol(s), symbol(s)
     match s:
         case Index(axis):
             return ranges.get(axis, (Linear(), None))
-        case Call("floordiv" | "mod" as fn, (a, b)) if not axes_of(b):
+        case Arg(k):
+            return ranges[k]
+        case Call("floordiv" | "mod" as fn, (a, b)) if not moves(b, ranges):
             x = bounds(linear(a), ranges)
             return (_quotient if fn == "floordiv" else _remainder)(x, linear(b))
         case Call("mul"):
@@ -69,7 +81,7 @@ def _symbol(s: Expr, ranges: Box) -> tuple[Bound, Bound]:
             return maximum(ends), None if lo is None or hi is None else maximum([-lo, hi])
         case Call("minimum" | "maximum" | "where" as fn, args):
             los, his = zip(*(bounds(linear(x), ranges) for x in args[-2:]), strict=True)
-            if fn == "where" and not axes_of(args[0]):
+            if fn == "where" and not moves(args[0], ranges):
                 return tuple(_both(args[0], *ends) for ends in (los, his))  # type: ignore[return-value]
             # Of a minimum every upper end bounds it, of a maximum every lower one.
             sure_lo = list(los) if fn != "maximum" else [x for x in los if x is not None]
@@ -154,9 +166,13 @@ def _judge(p: Pred, ranges: Box, possible: bool) -> Expr:
             end = bounds(form, ranges)[1 if possible else 0]
             return Const(possible) if end is None else compare(end)
         case Opaque(e, sense):
-            if axes_of(e):
+            if not moves(e, ranges):
+                return e if sense else call("not", e)
+            ends = ranges.get(e.k, (None, None)) if isinstance(e, Arg) else (None, None)
+            end = ends[1 if possible == sense else 0]  # of truth values, 0 or 1
+            if end is None:
                 return Const(possible)
-            return e if sense else call("not", e)
+            return compare(end - 1) if sense else compare(-end)
         case Conj(parts):
             return every(*(_judge(q, ranges, possible) for q in parts))
         case Disj(parts):

@@ -13,6 +13,7 @@ from tilecc.cli import options
 if TYPE_CHECKING:
     from tilecc.cli.program import Sized
     from tilecc.cost import Report
+    from tilecc.cost.visits import Tiles
     from tilecc.kernel import Kernel
 
 _FEW = 4  # so many tiles that fit are all listed
@@ -23,6 +24,7 @@ _FEW = 4  # so many tiles that fit are all listed
 @options.shared(
     options.target, options.dtype, options.shape, options.tile, options.split, options.scalars
 )
+@click.option("--tiles", "picture", is_flag=True, help="Draw the full, partial and empty tiles.")
 @options.as_json
 def command(
     file: str,
@@ -32,6 +34,7 @@ def command(
     tile: Any,
     split: Any,
     scalars: dict[str, float],
+    picture: bool,
     as_json: bool,
 ) -> None:
     """Print what a spec moves, holds and computes, unfused and fused, as formulas and numbers.
@@ -40,23 +43,45 @@ def command(
     Examples:
       tilecc cost examples/attention.py --shape N=1024,D=64 --dtype float16 --target a100
       tilecc cost examples/attention.py --shape N=8,D=4 --dtype float16 --target canvas --tile 4
+      tilecc cost examples/sliding_window.py --shape N=4096,D=64 --scalar w=512 --tiles
     """
     from tilecc.cli.program import load_program
 
     with options.progress(f"compiling {file}"):
         program = load_program(file, target, dtype, shape, tile, split)
         kernel = program.kernel(build=False)
-        report = costs(kernel, program, program.scalars(scalars))
-        text = json.dumps(report.to_json(), indent=2) if as_json else ""
+        counts = {n: v for n, v in scalars.items() if n in kernel.counts}
+        numbers = program.scalars({n: v for n, v in scalars.items() if n not in counts})
+        report = costs(kernel, program, {**numbers, **counts})
+        tiles = _tiles(kernel, program, numbers) if picture else None
+        result = report.to_json() if as_json else {}
     if as_json:
-        click.echo(text)
+        result |= {"tiles": tiles.to_json()} if tiles is not None else {}
+        click.echo(json.dumps(result, indent=2))
         return
     show(report, program)
+    if tiles is not None:
+        click.echo(f"tiles      {'of random data, ' if kernel.deciding else ''}{tiles}")
 
 
-def costs(kernel: Kernel, program: Sized, scalars: Mapping[str, float]) -> Report:
-    """The cost model's report for the program's sizes."""
-    report: Report = kernel.cost(**program.sizes, **scalars)
+def _tiles(kernel: Kernel, program: Sized, numbers: Mapping[str, float]) -> Tiles:
+    """The map of tiles; what data decides is drawn for the data that `tilecc run` runs on."""
+    from tilecc.check import random_inputs
+
+    inputs = random_inputs(program.func, program.sizes, numbers) if kernel.deciding else {}
+    given: dict[str, Any] = {**program.sizes, **numbers, **{n: inputs[n] for n in kernel.deciding}}
+    return kernel.tiles(**given)
+
+
+def costs(
+    kernel: Kernel,
+    program: Sized,
+    scalars: Mapping[str, float],
+    inputs: Mapping[str, Any] | None = None,
+) -> Report:
+    """The cost model's report for the program's sizes; with `inputs`, for the data in them."""
+    arrays = {n: inputs[n] for n in kernel.deciding} if inputs is not None else {}
+    report: Report = kernel.cost(**program.sizes, **scalars, **arrays)
     return report
 
 
@@ -112,13 +137,15 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
-def useful_flops(kernel: Kernel, program: Sized, scalars: Mapping[str, float]) -> int:
-    """Operations in contractions that no mask voids; of tile IR, all."""
+def useful_flops(
+    kernel: Kernel, program: Sized, scalars: Mapping[str, float], inputs: Mapping[str, Any]
+) -> int:
+    """Operations in contractions that no mask voids; of tile IR, and where data masks, all."""
     from tilecc.cost.useful import useful_flops as useful
 
     func = kernel.loop_func
-    if func is not None:
+    if func is not None and not kernel.counts:
         return useful(func, kernel.target, program.sizes, scalars)
-    work = costs(kernel, program, scalars).arithmetic
+    work = costs(kernel, program, scalars, inputs).arithmetic
     assert work is not None, "all sizes are known"
     return work.flops

@@ -64,9 +64,9 @@ def command(
         start = time.perf_counter()
         kernel = program.kernel(threads)
         compile_seconds = time.perf_counter() - start
-    if not as_json:
-        _show_program(kernel, program, numbers)
     inputs = random_inputs(program.func, program.sizes, numbers, seed)
+    if not as_json:
+        _show_program(kernel, program, numbers, inputs)
     with options.progress("running"):
         outputs = kernel(**inputs)
         seconds = _median(lambda: kernel(**inputs), repeat)
@@ -87,7 +87,7 @@ def command(
         "tolerance": check.tolerance,
         "compared": check.compared,
         "ok": check.ok,
-        **_speed(kernel, program, numbers, seconds, count),
+        **_speed(kernel, program, numbers, inputs, seconds, count),
     }
     click.echo(json.dumps(result, indent=2)) if as_json else _show_result(result, check)
     return 0 if check.ok else 1
@@ -122,13 +122,18 @@ def _check(
 
 
 def _speed(
-    kernel: Kernel, program: Sized, scalars: dict[str, float], seconds: float, threads: int
+    kernel: Kernel,
+    program: Sized,
+    scalars: dict[str, float],
+    inputs: dict[str, Any],
+    seconds: float,
+    threads: int,
 ) -> dict[str, Any]:
     """GFLOP/s, and the fraction of the measured peak."""
     from tilecc.cli.cost import useful_flops
     from tilecc.runtime.peak import fma_peak
 
-    flops = useful_flops(kernel, program, scalars)
+    flops = useful_flops(kernel, program, scalars, inputs)
     peak = fma_peak(threads)
     return {
         "flops": flops,
@@ -138,7 +143,9 @@ def _speed(
     }
 
 
-def _show_program(kernel: Kernel, program: Sized, scalars: dict[str, float]) -> None:
+def _show_program(
+    kernel: Kernel, program: Sized, scalars: dict[str, float], inputs: dict[str, Any]
+) -> None:
     from tilecc.cli.cost import costs, show
 
     stages = kernel.stages
@@ -147,7 +154,7 @@ def _show_program(kernel: Kernel, program: Sized, scalars: dict[str, float]) -> 
     click.echo(f"# after fusion\n{kernel.ir(loop)}")
     for remark in kernel.remarks:
         click.echo(f"# {remark}")
-    show(costs(kernel, program, scalars), program)
+    show(costs(kernel, program, scalars, inputs), program)
 
 
 def _show_result(r: dict[str, Any], check: Check) -> None:

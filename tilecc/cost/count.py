@@ -8,25 +8,41 @@ merely moves a tile along its axis is summed in closed form, since tiles side by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tilecc.cost.nest import Access, Guard, Loop, Nest, Span, Work, counters, tile_counter
+from tilecc.cost.nest import Access, Guard, Loop, Nest, Read, Span, Work, counters, tile_counter
 from tilecc.errors import CompileError, Diagnostic, Loc
+from tilecc.ir.core import Value
 from tilecc.ir.expr import Env, Expr, Extent, evaluate, walk
 
 POINTS = 1 << 20  # how many loop iterations are held at once
 _Points = dict[str, Any]
+Array = np.ndarray[Any, Any]
 
 
 class Counter:
-    """Counts, for given extents and run-time scalars."""
+    """Counts, for given extents and run-time scalars, and the tensors that scalars are read from.
 
-    def __init__(self, extents: Mapping[str, int], scalars: Mapping[str, float] | None = None):
+    `reads` says where a scalar is read (`Kernel.reads`), `arrays` holds those tensors that are
+    known.
+    """
+
+    def __init__(
+        self,
+        extents: Mapping[str, int],
+        scalars: Mapping[str, float] | None = None,
+        reads: Mapping[str, Read] | None = None,
+        arrays: Mapping[Value, Array] | None = None,
+    ):
         self.values: dict[str, Any] = dict(extents)
         self.values |= {f"%{name}": value for name, value in (scalars or {}).items()}
+        arrays = arrays or {}
+        self.arrays = {
+            name: (r, arrays[r.tensor]) for name, r in (reads or {}).items() if r.tensor in arrays
+        }
 
     def elements(self, accesses: Sequence[Access]) -> list[int]:
         """Elements inside their tensors that each access touches in total."""
@@ -52,15 +68,59 @@ class Counter:
             CompileError: it needs a value that is not given.
         """
         for n in walk(e):
-            if isinstance(n, Extent) and n.name not in self.values:
+            if isinstance(n, Extent) and n.name not in self.values and n.name not in self.arrays:
                 raise _missing(n.name, loc)
         at = points or {}
-        env = Env(index=lambda counter: at[counter], extent=lambda name: self.values[name])
-        return evaluate(e, env)
+
+        def extent(name: str) -> Any:
+            if name in self.arrays:
+                r, array = self.arrays[name]
+                places = (self.value(c, points, loc) for c in r.coords)
+                # Of a loop that is never run the bounds are not read either.
+                inside = tuple(
+                    np.clip(x, 0, n - 1) for x, n in zip(places, array.shape, strict=True)
+                )
+                return array[inside] if array.size else np.int64(0)
+            return self.values[name]
+
+        return evaluate(e, Env(index=lambda counter: at[counter], extent=extent))
+
+    def counters(self, e: Expr) -> set[str]:
+        """The counters that `e` depends on, through what it reads too."""
+        found = counters(e)
+        for n in walk(e):
+            if isinstance(n, Extent) and n.name in self.arrays:
+                found |= {c for x in self.arrays[n.name][0].coords for c in self.counters(x)}
+        return found
 
     def points(self, nest: Nest, spans: list[Span], loc: Loc | None = None) -> int:
         """Elements that the spans make together, summed over a nest of loops."""
-        return self._from(nest, 0, {}, np.ones(1, np.int64), _enumerated(nest, spans), spans, loc)
+        return self._from(
+            nest, 0, {}, np.ones(1, np.int64), self._enumerated(nest, spans), spans, loc
+        )
+
+    def visits(self, nest: Nest, fixed: Collection[str] = ()) -> dict[str, Array]:
+        """The values of the counters each time that what is inside the nest runs.
+
+        Counters in `fixed` are taken to be 0.
+        """
+        points: _Points = {}
+        weight = np.ones(1, np.int64)
+        for item in nest:
+            if isinstance(item, Guard):
+                here = np.broadcast_to(self.value(item.condition, points), weight.shape)
+                points, weight = {c: v[here] for c, v in points.items()}, weight[here]
+                continue
+            if item.counter in fixed:
+                points = {**points, item.counter: np.zeros_like(weight)}
+                continue
+            lo, hi = (
+                np.broadcast_to(self.value(e, points), weight.shape) for e in (item.lo, item.hi)
+            )
+            trips = np.maximum(hi - lo, 0)
+            points, which = _expand(item.counter, slice(None), lo, trips, points)
+            weight = weight[which]
+        return points
 
     def _from(
         self,
@@ -109,26 +169,25 @@ class Counter:
             )
         return scale * int(weight.sum())
 
+    def _enumerated(self, nest: Nest, spans: Sequence[Span]) -> set[str]:
+        """The counters whose values must be known one by one."""
+        found: set[str] = set()
+        for item in nest:
+            for e in (item.lo, item.hi) if isinstance(item, Loop) else (item.condition,):
+                found |= self.counters(e)
+        moved: set[str] = set()
+        for s in spans:
+            counter = tile_counter(s)
+            if counter is None or counter in moved:
+                found |= self.counters(s.base)
+            elif counter:
+                moved.add(counter)
+        return found
+
     def _covered(self, s: Span, lo: Any, hi: Any, points: _Points, loc: Loc | None) -> Any:
         end = self.value(s.extent, points, loc)
         first, last = np.clip(lo * s.size, 0, end), np.clip(hi * s.size, 0, end)
         return np.maximum(last - first, 0)
-
-
-def _enumerated(nest: Nest, spans: Sequence[Span]) -> set[str]:
-    """The counters whose values must be known one by one."""
-    found: set[str] = set()
-    for item in nest:
-        for e in (item.lo, item.hi) if isinstance(item, Loop) else (item.condition,):
-            found |= counters(e)
-    moved: set[str] = set()
-    for s in spans:
-        counter = tile_counter(s)
-        if counter is None or counter in moved:
-            found |= counters(s.base)
-        elif counter:
-            moved.add(counter)
-    return found
 
 
 def _parts(trips: np.ndarray[Any, np.dtype[np.int64]]) -> list[slice]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tilecc.cost.arithmetic import Arithmetic, arithmetic
 from tilecc.cost.count import Counter
+from tilecc.cost.data import nominal
 from tilecc.cost.nest import Access, Guard, Kernel, Loop, tile_counter
 from tilecc.ir.core import Axis
 from tilecc.ir.dtypes import F32
@@ -32,6 +33,7 @@ class Counted:
 
 def count_kernel(k: Kernel, extents: Mapping[str, int]) -> Counted:
     """Everything of one kernel, for given or nominal extents."""
+    k = nominal(k)
     counter = _nominal(k, extents)
     lengths = {
         s.axis: int(counter.value(s.extent))

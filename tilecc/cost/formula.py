@@ -15,7 +15,7 @@ from typing import Any
 import sympy
 
 from tilecc.cost.nest import Access, Guard, Kernel, Loop, Nest, Span, tile_counter
-from tilecc.cost.signs import Greatest, Least, plain, resolve
+from tilecc.cost.signs import Greatest, Least, decided, plain, resolve
 from tilecc.cost.symbols import Formula, can_express, formula, symbol, tile_symbol
 from tilecc.ir.expr import Call, Const, Expr, Extent, Index, walk
 
@@ -38,7 +38,7 @@ class Sums:
 
     def __init__(self, kernel: Kernel, setting: Setting) -> None:
         self.setting = setting
-        self.tile = kernel.tile
+        self.tile, self.counted = kernel.tile, kernel.counted
         self.axis_of = kernel.counters()
         self.lengths = _lengths(kernel)
         self.period = lcm(*self.tile.values()) if self.tile else 1
@@ -59,6 +59,8 @@ class Sums:
 
     def total(self, accesses: Sequence[Access]) -> Formula | None:
         """Elements that the accesses touch together; None if there is no such formula."""
+        if self.counted and not self.setting.divides:
+            return None  # how much of its last tile is there is not known
         if not all(_summable(e) for a in accesses for e in _expressions(a)):
             return None
         self.dense = True
@@ -119,8 +121,14 @@ class Sums:
                 groups.setdefault(item.nest[depth], []).append(item)
         for step, group in groups.items():
             if isinstance(step, Guard):
+                condition = decided(self._formula(step.condition), box)
+                if condition == sympy.false:
+                    continue
+                if condition == sympy.true:
+                    for key, e in self._sum(group, depth + 1, box).items():
+                        _add(sums, key, e)
+                    continue
                 self.dense = False
-                condition = self._formula(step.condition)
                 for key, e in self._sum(group, depth + 1, box).items():
                     _add(sums, key, sympy.Piecewise((e, condition), (0, True)))
                 continue

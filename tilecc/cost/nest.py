@@ -68,13 +68,32 @@ class Work:
     nest: Nest
 
 
+@dataclass(frozen=True)
+class Read:
+    """A scalar that is loaded: an element of a tensor, its coordinates over counters."""
+
+    tensor: Value
+    coords: tuple[Expr, ...]
+
+
 @dataclass
 class Kernel:
-    """What one kernel does."""
+    """What one kernel does. `reads`: the scalars that it loads, by the name of their `Extent`.
+
+    `counted`: in place of the loops that data decides, nests have symbols (cost/data.py), `counts`.
+    """
 
     op: Op
     accesses: list[Access] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
+    reads: dict[str, Read] = field(default_factory=dict)
+    counted: bool = False
+    counts: tuple[str, ...] = ()
+    grid: list[Loop] = field(default_factory=list)
+    loops: dict[str, Op] = field(default_factory=dict)
+    """The loops by their counters."""
+    nests: dict[Block, Nest] = field(default_factory=dict)
+    """What is around the operations of each block."""
 
     @property
     def tile(self) -> dict[str, int]:
@@ -93,8 +112,9 @@ class Kernel:
 
 
 def kernels(func: Func) -> list[Kernel]:
-    """The kernels of a tile-level program."""
-    return [_Walk(func, op).kernel for op in func.body.ops if op.name == "kernel"]
+    """The kernels of a tile-level program. No two scalars that they load have the same name."""
+    names = {f"%{p.name}" for p in func.params}
+    return [_Walk(func, op, names).kernel for op in func.body.ops if op.name == "kernel"]
 
 
 def tile_counter(s: Span) -> str | None:
@@ -108,8 +128,8 @@ def tile_counter(s: Span) -> str | None:
 
 
 class _Walk:
-    def __init__(self, func: Func, kernel: Op) -> None:
-        self.kernel = Kernel(kernel)
+    def __init__(self, func: Func, kernel: Op, names: set[str]) -> None:
+        self.kernel, self.names = Kernel(kernel), names
         self.known: dict[Value, Expr] = {}
         self.taken: set[str] = set()
         self.spans: dict[Value, dict[str, Span]] = {}  # of loaded tables
@@ -119,6 +139,7 @@ class _Walk:
             Loop(self._counter(v), Const(0), self._closed(e, kernel))
             for v, e in zip(kernel.body.args, kernel.attrs["grid"], strict=True)
         ]
+        self.kernel.grid = loops
         self._block(kernel.body, tuple(loops))
         self.kernel.accesses = [self._reaching(a) for a in self.kernel.accesses]
 
@@ -145,6 +166,7 @@ class _Walk:
         return _fold(transform(e, leaf))
 
     def _block(self, block: Block, nest: Nest) -> None:
+        self.kernel.nests[block] = nest
         for op in block.ops:
             match op.name:
                 case "for":
@@ -152,7 +174,9 @@ class _Walk:
                     counter, *carried = op.body.args
                     for v in carried:
                         self.known[v] = Extent(f"%{v.name}")
-                    self._block(op.body, (*nest, Loop(self._counter(counter), lo, hi)))
+                    name = self._counter(counter)
+                    self.kernel.loops[name] = op
+                    self._block(op.body, (*nest, Loop(name, lo, hi)))
                 case "if":
                     condition = self._closed(op.attrs["cond"], op)
                     negation = Call("not", (condition,))
@@ -160,12 +184,24 @@ class _Walk:
                         self._block(region, (*nest, Guard(c)))
                 case "load":
                     self._access(op, op.operands[0], nest, write=False)
+                    if not op.result.type.axes:
+                        self._scalar(op)
                 case "store":
                     self._access(op, op.operands[1], nest, write=True)
                 case "map" | "contract" | "reduce":
                     if op.name == "map" and not op.result.type.axes:
                         self.known[op.result] = self._closed(op.expr, op)
                     self.kernel.work.append(Work(op, nest))
+
+    def _scalar(self, op: Op) -> None:
+        name, n = f"%{op.result.name}", 0
+        while name in self.names:
+            n += 1
+            name = f"%{op.result.name}_{n}"
+        self.names.add(name)
+        coords = tuple(self._closed(c, op) for c in op.attrs["coords"])
+        self.kernel.reads[name] = Read(op.operands[0], coords)
+        self.known[op.result] = Extent(name)
 
     def _access(self, op: Op, tensor: Value, nest: Nest, *, write: bool) -> None:
         tile = op.operands[0].type if write else op.result.type

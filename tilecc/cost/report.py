@@ -9,7 +9,8 @@ from typing import Any
 
 from tilecc.cost.arithmetic import Arithmetic, arithmetic
 from tilecc.cost.choice import Candidate, Choice, candidates, explained
-from tilecc.cost.count import Counter
+from tilecc.cost.count import Array, Counter
+from tilecc.cost.data import summed, symbols
 from tilecc.cost.footprint import Footprint, footprint
 from tilecc.cost.io import Io, text
 from tilecc.cost.limits import Need, needs
@@ -17,7 +18,7 @@ from tilecc.cost.nest import Kernel, kernels
 from tilecc.cost.roofline import Roofline, roofline
 from tilecc.cost.tiled import held, traffic
 from tilecc.cost.whole import axis_names, ideal, unfused
-from tilecc.ir.core import Func
+from tilecc.ir.core import Func, Value
 from tilecc.ir.dtypes import F32, DType
 from tilecc.ir.expr import Const, Env, Expr, Extent, evaluate, extents
 from tilecc.target import Target
@@ -31,6 +32,7 @@ def report(
     extents: Mapping[str, int] | None = None,
     scalars: Mapping[str, float] | None = None,
     choice: Choice | None = None,
+    arrays: Mapping[Value, Array] | None = None,
 ) -> Report:
     """The costs of a program.
 
@@ -41,13 +43,17 @@ def report(
         target: the machine.
         extents: numbers for extents. Unless all are known, costs are formulas without numbers.
         scalars: values of run-time arguments that decide which tiles are visited.
+        arrays: tensors of `tile_func` from which a kernel reads what it visits: ids, lengths, and
+            what the kernels before it made of them. Without them such counts are symbols.
         choice: how the tile was chosen, if it was; it is shown where there is no `loop_func`.
 
     Raises:
         CompileError: extents are given, and a run-time argument decides what is read that is not.
     """
     known = {**_bound(graph_func, tile_func), **(extents or {})}
-    return Report(graph_func, loop_func, tile_func, target, known, dict(scalars or {}), choice)
+    return Report(
+        graph_func, loop_func, tile_func, target, known, dict(scalars or {}), choice, arrays
+    )
 
 
 @dataclass(eq=False)
@@ -61,6 +67,7 @@ class Report:
     extents: dict[str, int]
     scalars: dict[str, float]
     choice: Choice | None = None
+    arrays: Mapping[Value, Array] | None = None
     names: dict[str, Expr] = field(init=False)
     kernels: list[Kernel] = field(init=False)
     counter: Counter | None = field(init=False)
@@ -71,10 +78,18 @@ class Report:
         bound = _bound(self.graph_func, self.tile_func)
         named = axis_names(self.graph_func) if self.graph_func is not None else {}
         self.names = {a: e for a, e in named.items() if extents(e) <= set(bound)}
-        self.kernels = kernels(self.tile_func)
-        complete = _all_extents(self.tile_func) <= set(self.extents)
-        self.counter = Counter(self.extents, self.scalars) if complete else None
-        self.fused = traffic(self.tile_func, self.kernels, self.counter, self.names)
+        found = kernels(self.tile_func)
+        decided = self.arrays is not None
+        symbolic = [summed(k, found) for k in found]
+        self.kernels = found if decided else symbolic
+        known = {*self.extents, *self.scalars}
+        complete = (
+            _all_extents(self.tile_func) | (set() if decided else set(symbols(found))) <= known
+        )
+        reads = {name: r for k in found for name, r in k.reads.items()}
+        counter = Counter(self.extents, self.scalars, reads, self.arrays)
+        self.counter = counter if complete else None
+        self.fused = traffic(self.tile_func, self.kernels, self.counter, self.names, symbolic)
 
     @cached_property
     def unfused(self) -> Io | None:

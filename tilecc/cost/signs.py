@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import product
 from typing import Any
 
 import sympy
 
 Formula = Any
-Box = Mapping[Formula, tuple[Formula, Formula]]
+Box = dict[Formula, tuple[Formula, Formula]]
 
 
 class Least(sympy.Function):  # type: ignore[misc]
@@ -60,18 +58,31 @@ def _decide(x: Formula, box: Box) -> Formula:
     return b if nonnegative(smaller - larger, box) else x
 
 
+def decided(condition: Formula, box: Box) -> Formula:
+    """A condition with every comparison decided that is the same all over the box."""
+    known = {}
+    for c in condition.atoms(sympy.Rel):
+        if isinstance(c, sympy.Ge | sympy.Gt | sympy.Le | sympy.Lt):
+            # a >= b, and its negation a < b, that is b >= a + 1 in whole numbers
+            d = c.gts - c.lts - (1 if isinstance(c, sympy.Gt | sympy.Lt) else 0)
+            if nonnegative(d, box):
+                known[c] = sympy.true
+            elif nonnegative(-d - 1, box):
+                known[c] = sympy.false
+    return condition.xreplace(known) if known else condition
+
+
 def nonnegative(e: Formula, box: Box) -> bool:
     """Whether `e` is proved to be at least 0: affine in each counter, so its corners decide."""
-    e = sympy.expand(e)
-    if e.has(sympy.floor, sympy.ceiling, Least, Greatest):
-        return False
-    inner = [c for c in box if e.has(c)]
-    if any(not e.is_polynomial(c) or sympy.degree(e, c) > 1 for c in inner):
-        return False
-    return all(
-        _corner(e.subs(list(zip(inner, ends, strict=True))))
-        for ends in product(*(box[c] for c in inner))
-    )
+    ends = {sympy.expand(e)}
+    for c in reversed(box):  # from the innermost loop out: its ends read the counters around it
+        moving = [x for x in ends if x.has(c)]
+        if any(not x.is_polynomial(c) or sympy.degree(x, c) > 1 for x in moving):
+            return False
+        ends -= set(moving)
+        ends |= {sympy.expand(x.subs(c, end)) for x in moving for end in box[c]}
+    hard = (sympy.floor, sympy.ceiling, Least, Greatest)
+    return not any(x.has(*hard) for x in ends) and all(map(_corner, ends))
 
 
 def _corner(e: Formula) -> bool:

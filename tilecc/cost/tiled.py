@@ -33,19 +33,27 @@ class Formulas:
 
 
 def traffic(
-    func: Func, kernels: Sequence[Kernel], counter: Counter | None, names: Mapping[str, Expr]
+    func: Func,
+    kernels: Sequence[Kernel],
+    counter: Counter | None,
+    names: Mapping[str, Expr],
+    symbolic: Sequence[Kernel],
 ) -> Io:
-    """What the kernels of `func` read and write; without a counter there are formulas only."""
+    """What the kernels of `func` read and write; without a counter there are formulas only.
+
+    Formulas are of the `symbolic` kernels: the same, with symbols for what data decides.
+    """
     formulas, tensors = Formulas(names), Names(func)
     parts: list[Part] = []
-    for k in kernels:
-        groups: dict[tuple[Value, bool], list[Access]] = {}
-        for a in k.accesses:
-            groups.setdefault((a.tensor, a.write), []).append(a)
-        for (tensor, write), accesses in groups.items():
-            numbers = sum(counter.elements(accesses)) if counter is not None else None
+    for k, form_of in zip(kernels, symbolic, strict=True):
+        groups: dict[tuple[Value, bool], list[int]] = {}
+        for n, a in enumerate(k.accesses):
+            groups.setdefault((a.tensor, a.write), []).append(n)
+        for (tensor, write), places in groups.items():
+            own, same = ([x.accesses[n] for n in places] for x in (k, form_of))
+            numbers = sum(counter.elements(own)) if counter is not None else None
 
-            def make(form: str, k: Kernel = k, accesses: list[Access] = accesses) -> Any:
+            def make(form: str, k: Kernel = form_of, accesses: list[Access] = same) -> Any:
                 return formulas.total(k, accesses, form)
 
             parts.append(Part(tensors.name(tensor), write, tensor.type.dtype, numbers, make))

@@ -43,8 +43,9 @@ class MaskTiles:
     """Find for each stream the positions that leave every state as it is, and write them down.
 
     A position matters only where the predicate is true: outside, its contribution to each `update`
-    is proved to be the reducer's identity, by following masked values through the body. Only
-    conditions over coordinates, extents and scalars are kept; a condition on data is left to the
+    is proved to be the reducer's identity, by following masked values through the body. Kept are
+    conditions over coordinates, extents, scalars and what lies in memory (ids, lengths, masks),
+    whose access maps move in front of the stream; a condition on computed values is left to the
     mask, which stays in the body. A condition on the streamed axis alone (padding) also guards what
     is read there: `%v` becomes `where(%mask != 0, %v, 0.0)`, so that nothing behind it leaks.
 
@@ -78,6 +79,7 @@ class _Writer(Cloner):
     """Copies a function, adding the predicates that were found."""
 
     found: dict[Op, tuple[Expr, list[Value]]] = field(default_factory=dict)
+    moved: set[Op] = field(default_factory=set)
     padded: dict[tuple[Op, Value], tuple[Expr, list[Value]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -94,12 +96,27 @@ class _Writer(Cloner):
     def block(self, block: Block) -> Block:
         new = Block([self.fresh(a) for a in block.args])
         for op in block.ops:
+            if op in self.moved:
+                continue
+            for view in self._views(op):
+                self.moved.add(view)
+                new.ops.append(self.op(view))
             copy = self.op(op)
             for n, v in enumerate(op.operands):
                 if (op, v) in self.padded:
                     copy.operands[n] = self._guarded(new, op, v)
             new.ops.append(copy)
         return new
+
+    def _views(self, stream: Op) -> list[Op]:
+        """The access maps of a stream's body that its predicate reads, in order."""
+        wanted = set(self.found[stream][1]) if stream in self.found else set()
+        views: list[Op] = []
+        for op in reversed(stream.body.ops if wanted else []):
+            if op.name == "at" and op.result in wanted:
+                views.insert(0, op)
+                wanted |= set(op.operands)
+        return views
 
     def _guarded(self, block: Block, op: Op, v: Value) -> Value:
         """`v`, zero where it is padding."""
@@ -122,6 +139,7 @@ class _Search:
     def __init__(self, stream: Op, parallel: frozenset[str], remarks: Remarks) -> None:
         self.stream = stream
         self.axes = parallel | {stream.attrs["axis"]}
+        self.rows = _rows(stream, parallel)
         self.inside = set(stream.body.walk())
         self.remarks = remarks
         self.facts = Neutral(stream)
@@ -201,12 +219,24 @@ class _Search:
         return not moves and all(self._rests(x) for x in op.operands)
 
     def _usable(self, p: Pred) -> bool:
-        """Whether a literal is over coordinates of the kernel's axes and scalars from outside."""
+        """Whether a literal is over coordinates of the kernel's axes and what is known outside."""
         axes, args = reads(p)
         values = [self.facts.values[k] for k in args]
-        if axes - self.axes or any(v.type.axes or v.owner in self.inside for v in values):
+        if axes - self.axes or not all(self._is_known(v) for v in values):
             return False
-        return isinstance(p, Atom) or (isinstance(p, Opaque) and isinstance(p.expr, Arg))
+        if isinstance(p, Atom):
+            return True
+        assert isinstance(p, Opaque)
+        data = any(v.type.axes for v in values)
+        return isinstance(p.expr, Arg) or (data and all(map(_is_simple, walk(p.expr))))
+
+    def _is_known(self, v: Value) -> bool:
+        """Whether `v` is a scalar from outside, or lies in memory and is no larger than a mask."""
+        if not v.type.axes and v.owner not in self.inside:
+            return True
+        moving = [a for a in v.type.names if a == self.stream.attrs["axis"] or a in self.rows]
+        small = v.type.dtype.kind != "float" or len(moving) < 2
+        return in_memory(v) and set(v.type.names) <= self.axes and small
 
     def _explain(self, p: Pred) -> None:
         """A remark for each condition of the program that the predicate leaves out."""
@@ -230,3 +260,14 @@ class _Search:
         if axes - self.axes:
             return f"it reads index({min(axes - self.axes)}), which is not an axis of the kernel"
         return "it is not integer arithmetic on coordinates"
+
+
+def _rows(stream: Op, parallel: frozenset[str]) -> frozenset[str]:
+    """Parallel axes that some factor of a contraction lacks: what a tile has many of."""
+    factors = [op.operands for op in stream.body.ops if op.name == "contract"]
+    return frozenset(a for a in parallel for f in factors if not all(v.type.has(a) for v in f))
+
+
+def _is_simple(e: Expr) -> bool:
+    """Whether a node costs no more than arithmetic."""
+    return not isinstance(e, Call) or FUNCTIONS[e.fn].kind != "float"

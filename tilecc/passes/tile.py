@@ -9,6 +9,7 @@ from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Block, Builder, Func, TensorType, Value
 from tilecc.passes.base import Remarks
 from tilecc.passes.tiling.kernel import tile_kernel
+from tilecc.passes.tiling.maps import tile_maps
 from tilecc.passes.tiling.plan import DEFAULT_TILE, AxisPlan, plan_tiles, sizes_for
 
 
@@ -59,7 +60,8 @@ class Tile:
                 outs.append(alloc.result)
                 host[r] = alloc.result
             if not all(any(a.static == 0 for a in r.type.axes) for r in op.results):
-                body.ops.append(tile_kernel(op, plan, host, outs))  # else there is nothing to do
+                maps = tile_maps(op, plan, host, body)
+                body.ops.append(tile_kernel(op, plan, host, outs, maps))  # else nothing to do
         self._check_axes(known)
         ret = func.body.terminator
         Builder(body, ret.loc).op("return", [host[v] for v in ret.operands])

@@ -15,6 +15,7 @@ from tilecc.ir.expr import (
     Const,
     Expr,
     Old,
+    arg_numbers,
     call,
     indices,
     rebuild,
@@ -77,16 +78,15 @@ class Body:
         if self.axis is not None and not self.masked and self.known != Const(True):
             e = self._assume(op, e)
         operands = Operands()
-        e = operands.adopt(e, [self.operand(v) for v in op.operands])
+        read = arg_numbers(e)  # what `assume` dropped is not loaded
+        tiles = [self.operand(v) if k in read else v for k, v in enumerate(op.operands)]
+        e = operands.adopt(e, tiles)
         return self._emit_map(e, operands, op)
 
     def _emit_map(self, e: Expr, operands: Operands, op: Op) -> Value:
         e = self.scope.globalise(e, operands)
         e = share_coordinates(self.scope, e, operands, self.scope.type(op.result.type))
-        # What `assume` dropped must not stay an operand.
-        used = sorted({n.k for n in walk(e) if isinstance(n, Arg)})
-        e = shift_args(e, {k: Arg(n) for n, k in enumerate(used)})
-        values = [operands.values[k] for k in used]
+        e, values = operands.used(e)
         return self.scope.map(e, values, self.scope.type(op.result.type), op.result.name)
 
     def _assume(self, op: Op, e: Expr) -> Expr:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 
 from tilecc.ir.core import Block, Builder, Op, TensorType, Value, uses
 from tilecc.ir.dtypes import I64
-from tilecc.ir.expr import Arg, Const, Expr, ceildiv
+from tilecc.ir.expr import Arg, Const, Expr, call, ceildiv
 from tilecc.ir.ops import identity
 from tilecc.passes.tiling.access import load, load_at, store
 from tilecc.passes.tiling.body import Body
-from tilecc.passes.tiling.loops import conditions, hull, is_hull, segments
+from tilecc.passes.tiling.loops import conditions, is_hull, live_hull, segments
+from tilecc.passes.tiling.maps import EMPTY, PARTIAL, TileMap
 from tilecc.passes.tiling.plan import AxisPlan
 from tilecc.passes.tiling.scope import Operands, Scope
 
@@ -18,9 +19,16 @@ _Branch = Callable[[Scope], list[Value]]
 
 
 def tile_kernel(
-    kernel: Op, plan: Mapping[str, AxisPlan], host: Mapping[Value, Value], outs: list[Value]
+    kernel: Op,
+    plan: Mapping[str, AxisPlan],
+    host: Mapping[Value, Value],
+    outs: list[Value],
+    maps: Mapping[Op, TileMap],
 ) -> Op:
-    """The tiled form of `kernel`; `host` maps HBM tensors, `outs` are the tensors it writes."""
+    """The tiled form of `kernel`; `host` maps HBM tensors, `outs` are the tensors it writes.
+
+    `maps`: streams whose tiles are judged beforehand.
+    """
     body = Block()
     scope = Scope(plan, Builder(body, kernel.loc), dict(host))
     grid: list[Expr] = []
@@ -35,7 +43,7 @@ def tile_kernel(
     top = Body(scope)
     for op in kernel.body.ops[:-1]:
         if op.name == "stream":
-            _Stream(scope, op, targets).emit()
+            _Stream(scope, op, targets, maps.get(op)).emit()
         elif op.name != "at":
             top.emit(op)
     for v in results:
@@ -56,8 +64,10 @@ def _emitted(v: Value) -> bool:
 class _Stream:
     """Emits the loops of one stream."""
 
-    def __init__(self, scope: Scope, stream: Op, targets: Mapping[Value, Value]) -> None:
-        self.scope, self.stream, self.targets = scope, stream, targets
+    def __init__(
+        self, scope: Scope, stream: Op, targets: Mapping[Value, Value], map: TileMap | None
+    ) -> None:
+        self.scope, self.stream, self.targets, self.map = scope, stream, targets, map
         self.axis: str = stream.attrs["axis"]
         self.ops = stream.body.ops[:-1]
         self.yields = stream.body.terminator.operands
@@ -67,7 +77,7 @@ class _Stream:
     def emit(self) -> None:
         self._hoist()
         current = [self._initial(op) for op in self.updates]
-        if is_hull(self.scope, self.stream):
+        if self.map is not None or is_hull(self.scope, self.stream):
             current = self._hull_loop(current)
         else:
             for s in segments(self.scope, self.stream):
@@ -87,8 +97,11 @@ class _Stream:
                     self.scope.values[op.result] = load_at(self.scope, op, ragged)
                 continue
             for v in op.operands:
-                in_memory = v.owner is None or v.owner.name == "kernel"
-                if in_memory and v.type.axes and not v.type.has(self.axis):
+                if v.type.has(self.axis):
+                    continue
+                if v.owner is not None and v.owner.name == "at" and v.owner not in self.ops:
+                    load_at(self.scope, v.owner, ragged)
+                elif v.type.axes and (v.owner is None or v.owner.name == "kernel"):
                     load(self.scope, v, ragged)
 
     def _initial(self, op: Op) -> Value:
@@ -107,10 +120,13 @@ class _Stream:
 
     def _hull_loop(self, current: list[Value]) -> list[Value]:
         """for j_tile in lo .. hi: if live: if full: unmasked else masked."""
-        bounds = hull(self.scope, self.stream)
+        if self.map is not None:
+            lo, hi = (self.map.read(self.scope, t) for t in (self.map.first, self.map.last))
+        else:
+            lo, hi = live_hull(self.scope, self.stream)
         block, loop_scope, carried = self._open(current)
         operands = Operands()
-        live, full = conditions(loop_scope, self.stream, operands)
+        live, full = self._conditions(loop_scope, operands)
 
         def visit(scope: Scope) -> list[Value]:
             return self._choose(
@@ -122,7 +138,14 @@ class _Stream:
             )
 
         results = self._choose(loop_scope, live, operands, visit, lambda _: carried)
-        return self._close(block, loop_scope, bounds.lo, bounds.hi, current, results)
+        return self._close(block, loop_scope, lo, hi, current, results)
+
+    def _conditions(self, scope: Scope, operands: Operands) -> tuple[Expr, Expr]:
+        """(may be live, is full) of the current tile."""
+        if self.map is None:
+            return conditions(scope, self.stream, operands)
+        code = operands.ref(self.map.read(scope, self.map.codes, streamed=self.axis))
+        return call("gt", code, Const(EMPTY)), call("gt", code, Const(PARTIAL))
 
     def _choose(
         self, scope: Scope, cond: Expr, operands: Operands, then: _Branch, other: _Branch

@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilecc.analysis import affine
-from tilecc.ir.core import Op, Value
+from tilecc.analysis.interval import Ends
+from tilecc.ir.core import Op, TensorType, Value
 from tilecc.ir.expr import Call, Const, Expr, add, call, ceildiv, mul, transform
+from tilecc.passes.tiling.access import tile_of
 from tilecc.passes.tiling.coordinates import name_divisions
+from tilecc.passes.tiling.plan import AxisPlan
 from tilecc.passes.tiling.scope import Operands, Scope
 
 ALWAYS = Const(True)
@@ -27,36 +30,48 @@ class Segment:
     masked: bool
 
 
-@dataclass(frozen=True)
-class Hull:
-    """Tiles lo .. hi of which `live` holds for those to visit and `full` for those with no mask."""
-
-    lo: Value
-    hi: Value
-
-
-def _ranges(scope: Scope, streamed: str, operands: Operands) -> dict[str, tuple[Expr, Expr]]:
+def ranges_of(scope: Scope, streamed: str, operands: Operands) -> dict[str | int, Ends]:
     """First and last coordinate of the current tile along every axis but the streamed one."""
-    ranges: dict[str, tuple[Expr, Expr]] = {}
+    ranges: dict[str | int, Ends] = {}
     for name, p in scope.plan.items():
         if name == streamed or (p.role == "streamed" and name not in scope.scalars):
             continue
         base = scope.base(name, operands)
-        if p.size is None:
-            ranges[name] = (base, base)
-        elif p.ragged:
-            end = call("minimum", add(base, p.size), p.axis.extent)
-            ranges[name] = (base, call("sub", end, Const(1)))
-        else:
-            ranges[name] = (base, add(base, p.size - 1))
+        ranges[name] = (base, base if p.size is None else last_position(p, base, p.size))
     return ranges
 
 
-def _where(scope: Scope, stream: Op, operands: Operands) -> Expr:
+def predicate(scope: Scope, stream: Op, operands: Operands) -> tuple[Expr, dict[int, Value]]:
+    """The stream's predicate, and those of its operands that differ from element to element.
+
+    Scalars are loaded or computed where they are needed; the others stand for whole tensors.
+    """
     where = stream.attrs.get("where")
     if where is None:
-        return ALWAYS
-    return operands.adopt(where, [scope.values.get(v, v) for v in stream.operands])
+        return ALWAYS, {}
+    values = [v if _differs(scope, v) else _scalar(scope, v) for v in stream.operands]
+    e = operands.adopt(where, values)
+    data = {operands.ref(v).k: v for v in values if _differs(scope, v)}
+    return e, data
+
+
+def _differs(scope: Scope, v: Value) -> bool:
+    """Whether the tile of `v` has more than one element."""
+    return any(a.name in scope.plan and scope.plan[a.name].size is not None for a in v.type.axes)
+
+
+def _scalar(scope: Scope, v: Value) -> Value:
+    """The value of what is one number for the whole tile."""
+    if v in scope.values and not scope.values[v].type.axes:
+        return scope.values[v]
+    if v.owner is not None and v.owner.name == "map":  # of scalars, once more in another kernel
+        values = [_scalar(scope, x) for x in v.owner.operands]
+        return scope.map(v.owner.expr, values, TensorType(v.type.dtype), v.name)
+    return tile_of(scope, v, ())
+
+
+def _where(scope: Scope, stream: Op, operands: Operands) -> Expr:
+    return predicate(scope, stream, operands)[0]
 
 
 def is_hull(scope: Scope, stream: Op) -> bool:
@@ -66,15 +81,17 @@ def is_hull(scope: Scope, stream: Op) -> bool:
     if where == ALWAYS:
         return False
     return not affine.is_convex(
-        where, stream.attrs["axis"], _ranges(scope, stream.attrs["axis"], operands)
+        where, stream.attrs["axis"], ranges_of(scope, stream.attrs["axis"], operands)
     )
 
 
-def _floordiv(e: Expr, size: int) -> Expr:
+def floor_tiles(e: Expr, size: int) -> Expr:
+    """Whole tiles before position `e`."""
     return _readable(affine.simplify(call("floordiv", e, Const(size))))
 
 
-def _ceildiv(e: Expr, size: int) -> Expr:
+def ceil_tiles(e: Expr, size: int) -> Expr:
+    """Tiles before position `e`, the one that it is in included."""
     return _readable(affine.simplify(ceildiv(e, size)))
 
 
@@ -100,7 +117,7 @@ def segments(scope: Scope, stream: Op) -> list[Segment]:
     size = p.size or 1
     operands = Operands()
     where = _where(scope, stream, operands)
-    ranges = _ranges(scope, axis, operands)
+    ranges = ranges_of(scope, axis, operands)
     extent = p.axis.extent
     if where == ALWAYS:
         live: tuple[Expr, Expr] = (Const(0), extent)
@@ -108,7 +125,7 @@ def segments(scope: Scope, stream: Op) -> list[Segment]:
     else:
         live = affine.live_bounds(where, axis, ranges, extent)
         full = affine.full_bounds(where, axis, ranges, extent)
-    lo, hi = _floordiv(live[0], size), _ceildiv(live[1], size)
+    lo, hi = floor_tiles(live[0], size), ceil_tiles(live[1], size)
 
     def scalar(e: Expr, name: str) -> Value:
         return scope.scalar(name_divisions(scope, e, operands), operands.values, name)
@@ -118,48 +135,54 @@ def segments(scope: Scope, stream: Op) -> list[Segment]:
     if where == ALWAYS:
         if not p.ragged:
             return [Segment(start, end, False)]
-        split = scalar(_floordiv(extent, size), f"{axis}_split")
+        split = scalar(floor_tiles(extent, size), f"{axis}_split")
         return [Segment(start, split, False), Segment(split, end, True)]
-    inner = _ceildiv(full[0], size)
+    inner = ceil_tiles(full[0], size)
     first = call("minimum", call("maximum", inner, s), call("maximum", t, s))
     leading = inner not in (Const(0), lo)  # else the first live tile is full, or none is
     begin = scalar(first, f"{axis}_full") if leading else start
     f = operands.ref(begin)
-    last = call("maximum", call("minimum", _floordiv(full[1], size), t), f)
+    last = call("maximum", call("minimum", floor_tiles(full[1], size), t), f)
     split = scalar(last, f"{axis}_split")
     out = [Segment(start, begin, True)] if leading else []
     return [*out, Segment(begin, split, False), Segment(split, end, True)]
 
 
-def hull(scope: Scope, stream: Op) -> Hull:
-    """The bounds of the loop over tiles of which some may be dead."""
+def live_hull(scope: Scope, stream: Op) -> tuple[Value, Value]:
+    """The first tile that may be live and the one after the last, as far as scalars tell."""
     axis = stream.attrs["axis"]
-    size = scope.plan[axis].size or 1
+    p = scope.plan[axis]
     operands = Operands()
-    where = _where(scope, stream, operands)
-    extent = scope.plan[axis].axis.extent
-    lo, hi = affine.live_bounds(where, axis, _ranges(scope, axis, operands), extent)
-    start = name_divisions(scope, _floordiv(lo, size), operands)
-    end = name_divisions(scope, _ceildiv(hi, size), operands)
-    return Hull(
-        scope.scalar(start, operands.values, f"{axis}_start"),
-        scope.scalar(end, operands.values, f"{axis}_end"),
+    where, data = predicate(scope, stream, operands)
+    if data:
+        where = affine.without(where, data)
+    lo, hi = affine.live_bounds(where, axis, ranges_of(scope, axis, operands), p.axis.extent)
+    ends = (floor_tiles(lo, p.size or 1), "start"), (ceil_tiles(hi, p.size or 1), "end")
+    start, end = (
+        scope.scalar(name_divisions(scope, e, operands), operands.values, f"{axis}_{name}")
+        for e, name in ends
     )
+    return start, end
+
+
+def last_position(p: AxisPlan, first: Expr, size: int) -> Expr:
+    """The last coordinate of a tile that begins at `first`."""
+    if p.ragged:
+        return call("sub", call("minimum", add(first, size), p.axis.extent), Const(1))
+    return add(first, size - 1)
 
 
 def conditions(scope: Scope, stream: Op, operands: Operands) -> tuple[Expr, Expr]:
     """(may be live, is full) of the current tile; inside the loop, where its counter is defined."""
     axis = stream.attrs["axis"]
     p = scope.plan[axis]
+    size = p.size or 1
     where = _where(scope, stream, operands)
-    ranges = _ranges(scope, axis, operands)
-    first = mul(operands.ref(scope.scalars[axis]), p.size or 1)
-    last: Expr = add(first, (p.size or 1) - 1)
-    if p.ragged:
-        last = call("sub", call("minimum", add(first, p.size or 1), p.axis.extent), Const(1))
-    ranges[axis] = (first, last)
+    ranges = ranges_of(scope, axis, operands)
+    first = mul(operands.ref(scope.scalars[axis]), size)
+    ranges[axis] = (first, last_position(p, first, size))
     live, full = affine.tile_live(where, ranges), affine.tile_full(where, ranges)
     if p.ragged:
-        inside = call("le", add(first, p.size or 1), p.axis.extent)
+        inside = call("le", add(first, size), p.axis.extent)
         full = inside if full == ALWAYS else call("and", full, inside)
     return name_divisions(scope, live, operands), name_divisions(scope, full, operands)

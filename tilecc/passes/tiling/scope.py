@@ -40,6 +40,12 @@ class Operands:
         """`e` over `operands`, renumbered to this list."""
         return shift_args(e, {k: self.ref(operands[k]) for k in sorted(arg_numbers(e))})
 
+    def used(self, e: Expr) -> tuple[Expr, list[Value]]:
+        """`e` over only those operands that it reads, and these."""
+        numbers = sorted(arg_numbers(e))
+        e = shift_args(e, {k: Arg(n) for n, k in enumerate(numbers)})
+        return e, [self.values[k] for k in numbers]
+
 
 @dataclass
 class Scope:
@@ -115,9 +121,7 @@ class Scope:
 
     def scalar(self, e: Expr, operands: Sequence[Value], name: str) -> Value:
         """An i64 scalar; loop bounds are computed once and named."""
-        used = sorted(arg_numbers(e))
-        e = shift_args(e, {k: Arg(n) for n, k in enumerate(used)})
-        values = [operands[k] for k in used]
+        e, values = Operands(list(operands)).used(e)
         if infer_dtype(e, [v.type.dtype for v in values]) is not I64:
             e = Cast(e, I64)
         return self.map(e, values, TensorType(I64), name)
