@@ -227,6 +227,13 @@ def extents(e: Expr) -> set[str]:
     return {n.name for n in walk(e) if isinstance(n, Extent)}
 
 
+def conjuncts(e: Expr) -> list[Expr]:
+    """The conditions that all have to hold for `e` to."""
+    if isinstance(e, Call) and e.fn == "and":
+        return [c for a in e.args for c in conjuncts(a)]
+    return [e]
+
+
 def arg_numbers(e: Expr) -> set[int]:
     """Operand positions that `e` reads."""
     return {n.k for n in walk(e) if isinstance(n, Arg | Old)}

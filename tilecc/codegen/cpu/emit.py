@@ -28,7 +28,7 @@ from tilecc.codegen.cpu.streamed import Streamed, StreamedDot, is_streamed
 from tilecc.codegen.cpu.vectors import pack2
 from tilecc.ir.core import Op, Value
 from tilecc.ir.dtypes import F32, I64, DType
-from tilecc.ir.expr import Cast, Expr
+from tilecc.ir.expr import Cast, Expr, conjuncts
 
 
 class Emitter:
@@ -113,12 +113,24 @@ class Emitter:
 
     def branch(self, item: Branch) -> None:
         """An `if`."""
-        cond = self.uniform(item.op.attrs["cond"], item.op.operands)
-        with T.If(cond):
+        with T.If(self._all(conjuncts(item.op.attrs["cond"]), item.op.operands)):
             with T.Then():
                 self.block(item.then)
             with T.Else():
                 self.block(item.other)
+
+    def _all(self, parts: Sequence[Expr], operands: Sequence[Value]) -> Prim:
+        """Whether all conditions hold: one after the other, since the time that TVM takes for a
+        long conjunction grows exponentially."""
+        if len(parts) <= 2:
+            conditions = [self.uniform(part, operands) for part in parts]
+            return conditions[0] if len(parts) == 1 else tirx.And(*conditions)
+        cell = next(self.cells)
+        yes, no = tirx.const(1, "int64"), tirx.const(0, "int64")
+        for n, part in enumerate(parts):
+            holds = cell[0] if n else yes
+            T.buffer_store(cell, tirx.Select(self.uniform(part, operands), holds, no), [0])
+        return cell[0] != no
 
     # reading values
 

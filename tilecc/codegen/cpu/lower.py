@@ -240,7 +240,8 @@ def _local(size: int, dtype: str) -> Any:
 def _scalar_count(kernel: Op) -> int:
     walked = list(kernel.body.walk())
     maps = sum(op.name == "map" and not op.result.type.axes for op in walked)
-    return maps + sum(op.name == "contract" for op in walked) + len(kernel.body.args)
+    others = sum(op.name in ("contract", "if") for op in walked)
+    return maps + others + len(kernel.body.args)
 
 
 def _tasks(em: Emitter, kernel: Op, begin: Prim, end: Prim) -> None:
