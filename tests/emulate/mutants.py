@@ -10,11 +10,10 @@ import re
 from collections.abc import Callable
 
 Mutation = Callable[[str], str | None]
+Change = Callable[[re.Match[str]], str]
 
 
-def _edit(
-    text: str, pattern: str, change: Callable[[re.Match[str]], str], which: str
-) -> str | None:
+def _edit(text: str, pattern: str, change: Change, which: str) -> str | None:
     """Change the matches: all of them, the first, the middle or the last one."""
     found = list(re.finditer(pattern, text, re.MULTILINE))
     if not found:
@@ -26,9 +25,7 @@ def _edit(
     return text
 
 
-def edit(
-    pattern: str, change: str | Callable[[re.Match[str]], str], which: str = "middle"
-) -> Mutation:
+def edit(pattern: str, change: str | Change, which: str = "middle") -> Mutation:
     into = change if callable(change) else lambda m: m.expand(change)
     return lambda text: _edit(text, pattern, into, which)
 
@@ -43,7 +40,8 @@ MUTATIONS: dict[str, Mutation] = {
     "no barrier": edit(BARRIER, "", "all"),
     "no last barrier": edit(BARRIER, "", "last"),
     "no wait": edit(WAIT, "", "all"),
-    "a weaker wait": edit(r"(cp\.async\.wait_group\s+)(\d+)", lambda m: f"{m[1]}{int(m[2]) + 1}", "all"),
+    "a weaker wait": edit(r"(cp\.async\.wait_group\s+)(\d+)",
+                          lambda m: f"{m[1]}{int(m[2]) + 1}", "all"),
     "no commit": edit(r"cp\.async\.commit_group\s*;", "", "all"),
     "a copy left out": edit(COPY, ""),
     "a copy twice": edit(COPY, r"\g<0> cp.async.wait_all; bar.sync 0; \g<0>", "first"),
