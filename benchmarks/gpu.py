@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, help="where the saved kernels are")
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="save the kernels there")
     parser.add_argument("--archs", default=",".join(ARCHS), help="architectures to make code for")
-    parser.add_argument("--only", default="", help="examples whose name holds one of these (a,b)")
+    parser.add_argument("--only", default="", help="files whose name holds one of these (a,b)")
     parser.add_argument("--no-speed", action="store_true", help="compare, and time nothing")
     parser.add_argument("--n", type=int, default=8192, help="tokens of the timed sequences")
     parser.add_argument("--rounds", type=int, default=20)
@@ -68,12 +68,16 @@ def no_gpu() -> str:
 def wanted(only: list[str]) -> Iterator[tuple[str, str, int]]:
     """Examples, dtypes, head dimensions."""
     for path in sorted(EXAMPLES.glob("*.py")):
-        if only and not any(x in path.stem for x in only):
-            continue
         for dtype in DTYPES:
-            yield path.stem, dtype, 64
-            if path.stem in TIMED and dtype != "float32":
-                yield path.stem, dtype, 128
+            dims = HEAD_DIMS if path.stem in TIMED and dtype != "float32" else HEAD_DIMS[:1]
+            for d in dims:
+                if not only or any(x in name_of(path.stem, dtype, d) for x in only):
+                    yield path.stem, dtype, d
+
+
+def name_of(example: str, dtype: str, d: int) -> str:
+    """The file of a kernel."""
+    return f"{example}-d{d}.{dtype}.tcc"
 
 
 def build(folder: Path, archs: list[str], only: list[str]) -> int:
@@ -84,7 +88,7 @@ def build(folder: Path, archs: list[str], only: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     failed = 0
     for name, dtype, d in wanted(only):
-        path = folder / f"{name}-d{d}.{dtype}.tcc"
+        path = folder / name_of(name, dtype, d)
         file = str(EXAMPLES / f"{name}.py")
         try:
             program = load_program(file, archs[0], dtype, {}, None)

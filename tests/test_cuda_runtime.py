@@ -423,11 +423,17 @@ def error_name(code, where):
 
 
 def test_the_driver_is_called_as_its_header_says():
-    launched = []
+    launched, retained = [], []
+
+    def retain(where, device):
+        where._obj.value = 0xC0
+        retained.append(device)
+
     lib = Library(
         cuDriverGetVersion=put(13010),
         cuDeviceGetCount=put(2),
-        cuDevicePrimaryCtxRetain=put(0xC0),
+        cuDeviceGet=lambda where, device: setattr(where._obj, "value", 100 + device),
+        cuDevicePrimaryCtxRetain=retain,
         cuCtxGetCurrent=put(None),
         cuModuleLoadData=put(0xD0),
         cuModuleGetFunction=put(0xF0),
@@ -438,7 +444,7 @@ def test_the_driver_is_called_as_its_header_says():
     assert (gpu.version(), gpu.devices()) == ((13, 1), 2)
     assert gpu.capability(0) == (75, 76) and gpu.limits(0) == (97, 1, 5)
     function = gpu.load(1, b"image", "k", 50000)
-    assert function == 0xF0
+    assert function == 0xF0 and retained == [101]
     del lib.calls[:]
     args = [ctypes.c_void_p(16), ctypes.c_int64(-3), ctypes.c_float(0.5)]
     gpu.launch(1, function, 7, 128, 50000, 4711, args)

@@ -124,6 +124,29 @@ def test_a_kernel_that_specialises_saves_what_it_has_compiled(tmp_path):
         loaded(*inputs(20, 16))
 
 
+def test_what_was_compiled_for_few_rows_is_saved_too(tmp_path):
+    @tc.spec
+    def cross(q: tc.Tensor["h i:M d"], k: tc.Tensor["h j:N d"]):
+        s = tc.dot(q, k, over="d")
+        return tc.dot(tc.softmax(s, over="j"), k, over="j")
+
+    kernel, path = tc.compile(cross, target="cpu", static={"D": 16}), tmp_path / "k.tcc"
+    rng = np.random.default_rng(3)
+    k = rng.standard_normal((2, 90, 16), dtype=np.float32)
+    q = {n: rng.standard_normal((2, n, 16), dtype=np.float32) for n in (1, 2, 9, 40)}
+    wanted = {n: kernel(x, k) for n, x in q.items()}
+    assert kernel._few, "this kernel is to have variants for few rows"
+    kernel.save(path)
+    loaded = tc.load(path)
+    for n, x in q.items():
+        np.testing.assert_array_equal(loaded(x, k), wanted[n])
+        assert loaded.ir("tile") == kernel.ir("tile")
+    exact = [p.static["M"] for p in loaded._parts if "M" in p.static]
+    assert set(exact) >= {1, 2} and len(loaded._parts) == len(kernel._few) + 1
+    x = rng.standard_normal((2, 3, 16), dtype=np.float32)
+    np.testing.assert_allclose(loaded(x, k), kernel(x, k), atol=1e-5)
+
+
 def kernel_tile(d: int) -> int:
     return tc.compile(windowed, target="cpu", static={"D": d}, tile=16).ir("tile").count(f"d:{d}]")
 

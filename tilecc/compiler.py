@@ -186,6 +186,11 @@ def loop_stage(names: Sequence[str]) -> str | None:
     return names[before] if before >= 0 else None
 
 
+def tile_stage(names: Sequence[str]) -> str:
+    """Of stages in order, the one in which traffic is counted: `tile`, or what came as tile IR."""
+    return "tile" if "tile" in names else [n for n in names if n not in _LAST.split(",")][-1]
+
+
 class NeedsExtents(TileccError):
     """A program that can be compiled when more of its extents are numbers."""
 
@@ -215,9 +220,7 @@ class Compiled:
     @property
     def tiled(self) -> Func:
         """The program as `tile` left it: what its traffic is counted in."""
-        stages = {s.name: s.func for s in self.run.stages}
-        last = [s.func for s in self.run.stages if s.name not in _LAST.split(",")][-1]
-        return stages.get("tile", last)
+        return self.run.stage(tile_stage([s.name for s in self.run.stages])).func
 
 
 class Compiler:

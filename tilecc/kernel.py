@@ -64,6 +64,7 @@ class Kernel:
         self._needed: tuple[str, ...] = ()
         self._executables: dict[tuple[int, ...], Any] = {}
         self._specialised: dict[tuple[int, ...], Compiled] = {}
+        self._few: dict[tuple[Any, ...], tuple[Compiled, dict[str, int]]] = {}  # rows
         self._compiled: Compiled | None = None
         self._front: Compilation | None = None
         try:
@@ -214,6 +215,7 @@ class Kernel:
         """With some extents bound, others are needed: what is kept is by the fewer ones."""
         self._executables.clear()
         self._specialised.clear()
+        self._few.clear()
         self._needed = tuple(sorted({*self._needed, *e.names}))
 
     def _load(self, compiled: Compiled) -> Any:
@@ -244,8 +246,14 @@ class Kernel:
             with self._lock:
                 if is_exact(rows):
                     static = {**compiled.static, extent: rows}
-                    return self._executable(self._compiler.passes(static, PREDICTED))
-                return self._executable(self._compiler.passes(compiled.static, config))
+                    made = self._compiler.passes(static, PREDICTED)
+                    most: dict[str, int] = {}
+                else:
+                    made = self._compiler.passes(compiled.static, config)
+                    most = {extent: rows}
+                executable = self._executable(made)
+                self._few[(rows, *sorted(compiled.static.items()))] = made, most
+                return executable
 
         return ByRows(extent, variant, build, general)
 
@@ -291,8 +299,9 @@ class Kernel:
 
         self._done("there is nothing to save yet")
         with self._lock:
+            few = [self._few[key] for key in sorted(self._few)]
             compiled = list(self._specialised.values())
-        save(Source(self._compiler, compiled, self.static, self.threads), path, archs)
+        save(Source(self._compiler, compiled, self.static, self.threads, few), path, archs)
 
     @property
     def stages(self) -> tuple[str, ...]:

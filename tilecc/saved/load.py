@@ -51,6 +51,11 @@ class _Part:
     def static(self) -> dict[str, int]:
         return {name: int(n) for name, n in self.data["static"].items()}
 
+    def fits(self, extents: Mapping[str, int]) -> bool:
+        """Whether this is for calls with these extents."""
+        static = all(extents.get(name) == n for name, n in self.static.items())
+        return static and all(extents[name] <= n for name, n in self.data["most"].items())
+
     @property
     def stages(self) -> tuple[str, ...]:
         """Passes' stages in order, and "tir"."""
@@ -190,7 +195,7 @@ class LoadedKernel:
 
     @property
     def statics(self) -> list[dict[str, int]]:
-        """The static extents of each specialisation in the file."""
+        """The static extents of each specialisation in the file, the general ones last."""
         return [part.static for part in self._parts]
 
     @property
@@ -225,15 +230,17 @@ class LoadedKernel:
 
     def _part(self, extents: Mapping[str, int]) -> _Part:
         for part in self._parts:
-            if all(extents.get(name) == v for name, v in part.static.items()):
-                self._last = part
+            if part.fits(extents):
+                if part.static.keys() == self._parts[-1].static.keys() and not part.data["most"]:
+                    self._last = part  # and not one for few rows
                 return part
         raise self._no_code(extents)
 
     def _no_code(self, extents: Mapping[str, int]) -> ArgumentError:
-        names = sorted({name for p in self._parts for name in p.static} - set(self.static))
-        asked = ", ".join(f"{n} = {extents[n]}" for n in names)
-        there = " or ".join(", ".join(f"{n} = {p.static[n]}" for n in names) for p in self._parts)
+        wanted = sorted(self._parts[-1].static.keys() - self.static.keys())
+        asked = ", ".join(f"{n} = {extents[n]}" for n in wanted)
+        found = [", ".join(f"{n} = {p.static[n]}" for n in wanted) for p in self._parts]
+        there = " or ".join(dict.fromkeys(found))
         hint = "call the kernel with such arguments before it is saved"
         return ArgumentError(
             Diagnostic(f"{self.path} has code for {there}, not {asked}", None, hint)
@@ -286,11 +293,11 @@ class LoadedKernel:
             CompileError: there is no such extent or number, or a run-time number decides what is
                 read and is not given.
         """
-        from tilecc.compiler import check_static, loop_stage
+        from tilecc.compiler import check_static, loop_stage, tile_stage
         from tilecc.cost import report
 
         part, saved = self._last, self._last.data["cost"]
-        loop = loop_stage(part.passes)
+        loop, counted = loop_stage(part.passes), part.func(tile_stage(part.passes))
         if not sizes:
             return SavedCost(saved)
         numbers = {p.name for p in self._func.params if not p.type.axes}
@@ -302,7 +309,7 @@ class LoadedKernel:
             found = report(
                 self._func if self._level == "graph" else None,
                 part.func(loop) if loop is not None else None,
-                part.tiled,
+                counted,
                 self.target,
                 {**part.static, **extents},
                 scalars,

@@ -28,6 +28,8 @@ class Source:
     compiled: Sequence[Compiled]
     static: Mapping[str, int]
     threads: int | None
+    few: Sequence[tuple[Compiled, Mapping[str, int]]] = ()
+    """For calls whose extents are at most so much, or its static ones; taken where they fit."""
 
 
 def save(source: Source, path: str | os.PathLike[str], archs: Sequence[str] | None = None) -> None:
@@ -45,8 +47,8 @@ def save(source: Source, path: str | os.PathLike[str], archs: Sequence[str] | No
         "static": dict(source.static),
         "threads": source.threads,
         "compiled": [
-            _compiled(compiler, c, archs or (), _Folder(members, str(n)))
-            for n, c in enumerate(source.compiled)
+            {"most": dict(most), **_compiled(compiler, c, archs or (), _Folder(members, str(n)))}
+            for n, (c, most) in enumerate([*source.few, *((c, {}) for c in source.compiled)])
         ],
     }
     container.write(path, manifest, members)
@@ -128,7 +130,7 @@ def _cost(compiler: Compiler, c: Compiled) -> Data:
     name = loop_stage([s.name for s in c.run.stages])
     loop = _read(c.run.stage(name).func) if name is not None else None
     graph = _read(compiler.func) if compiler.level == "graph" else None
-    made = report(graph, loop, _read(c.run.func), compiler.target, c.static, {}, c.choice)
+    made = report(graph, loop, _read(c.tiled), compiler.target, c.static, {}, c.choice)
     return made.to_json()
 
 

@@ -88,7 +88,7 @@ class CudaDriver:
     def name(self, device: int) -> str:
         """What a GPU is called."""
         text = ctypes.create_string_buffer(256)
-        self._check(self.lib.cuDeviceGetName(text, 256, device), "name a device")
+        self._check(self.lib.cuDeviceGetName(text, 256, self._handle(device)), "name a device")
         return text.value.decode(errors="replace")
 
     def capability(self, device: int) -> tuple[int, int]:
@@ -134,14 +134,20 @@ class CudaDriver:
     def _current(self, device: int) -> _Context:
         if device not in self._contexts:
             context = ctypes.c_void_p()
-            done = self.lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+            done = self.lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), self._handle(device))
             self._check(done, f"open device {device}")
             self._contexts[device] = context.value or 0
         return _Context(self, self._contexts[device])
 
+    def _handle(self, device: int) -> int:
+        """The driver's CUdevice for a device's number."""
+        n = ctypes.c_int()
+        self._check(self.lib.cuDeviceGet(ctypes.byref(n), device), f"find device {device}")
+        return n.value
+
     def _attribute(self, attribute: int, device: int) -> int:
         n = ctypes.c_int()
-        done = self.lib.cuDeviceGetAttribute(ctypes.byref(n), attribute, device)
+        done = self.lib.cuDeviceGetAttribute(ctypes.byref(n), attribute, self._handle(device))
         self._check(done, f"describe device {device}")
         return n.value
 
