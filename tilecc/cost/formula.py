@@ -201,21 +201,15 @@ class Sums:
         """A sum in closed form, if there is one.
 
         It is split by the counter's remainder first, so that a quotient by a larger tile of another
-        axis is a whole number, or differs from one by a constant.
+        axis is a whole number, or differs from one by a constant. Where that closes nothing, what
+        is left is shorter in one piece.
         """
         axis = self.axis_of.get(loop.counter)
         ratio = self.period // self.tile[axis] if axis in self.tile and lo == 0 else 1
-        last = sympy.expand(hi / ratio) - 1
-        here = {**box, counter: (lo, last)}
-        parts = [
-            resolve(e.subs(counter, ratio * counter + s) if ratio > 1 else e, here)
-            for s in range(ratio)
-        ]
-        total = sympy.expand(sum(parts))
-        closed = [t for t in sympy.Add.make_args(total) if t.is_polynomial(counter)]
-        rest = total - sympy.Add(*closed)
-        found = sympy.expand(sympy.summation(sympy.Add(*closed), (counter, lo, last)))
-        return found + sympy.Sum(rest, (counter, lo, last)) if rest != 0 else found
+        split = _summed(counter, lo, hi, e, box, ratio)
+        if ratio == 1 or not split.has(sympy.Sum):
+            return split
+        return min(split, _summed(counter, lo, hi, e, box, 1), key=sympy.count_ops)
 
     def _reach(self, span: Span, tiles: Formula) -> Formula:
         """Elements of the axis that the first `tiles` tiles cover."""
@@ -226,6 +220,24 @@ class Sums:
         if covered == 0:
             return sympy.Integer(0)
         return Least(covered, length)
+
+
+def _summed(
+    counter: Formula, lo: Formula, hi: Formula, e: Formula, box: dict[Formula, Any], ratio: int
+) -> Formula:
+    """The sum of `e` over lo .. hi, the counter taken in steps of `ratio`: what sympy can close,
+    and a `Sum` of the rest."""
+    last = sympy.expand(hi / ratio) - 1
+    here = {**box, counter: (lo, last)}
+    parts = [
+        resolve(e.subs(counter, ratio * counter + s) if ratio > 1 else e, here)
+        for s in range(ratio)
+    ]
+    total = sympy.expand(sum(parts))
+    closed = [t for t in sympy.Add.make_args(total) if t.is_polynomial(counter)]
+    rest = total - sympy.Add(*closed)
+    found = sympy.expand(sympy.summation(sympy.Add(*closed), (counter, lo, last)))
+    return found + sympy.Sum(rest, (counter, lo, last)) if rest != 0 else found
 
 
 _Key = tuple[tuple[str, Span], ...]
