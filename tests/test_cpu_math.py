@@ -376,6 +376,9 @@ def test_isa_needs_all_its_features():
     assert isa_for("x86-64-v4").name == "avx512"
     assert not isa_for("x86-64-v4").has_bf16_dot
     assert isa_for("x86-64-v4", ["+avx512bf16"]).has_bf16_dot
+    assert not isa_for("x86-64-v4", ["+avx512bf16", "+amx-bf16"]).has_bf16_dot
+    assert not isa_for("graniterapids").has_bf16_dot
+    assert isa_for("znver4").has_bf16_dot
     assert isa_for("pentium").name == "generic"
 
 

@@ -1,5 +1,7 @@
 """Sums across lanes and bf16 dot products on explicit vectors."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from tvm.tirx.script.builder import ir as T  # noqa: E402
 from tilecc.codegen.cpu import vectors  # noqa: E402
 
 HOST = resolve("cpu")
+# Where AMX is, the dot product is not used; it is there, and can be tested.
+HOST = replace(HOST, features=HOST.features - {"amx-bf16"})
 CPUS = {HOST.arch: isa_for(HOST)}
 if "avx2" in HOST.features:
     CPUS["x86-64-v3"] = isa_for("x86-64-v3")
@@ -37,7 +41,8 @@ def call(body, arrays, out, cpu=HOST.arch):
         ]
         with vectors.imported(CPUS[cpu]):
             body(buffers[:-1], buffers[-1])
-    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
+    features = [f"+{f}" for f in sorted(HOST.features)] if cpu == HOST.arch else []
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "mattr": features})
     module = tvm.tirx.build(ib.get(), target=target)
     tensors = [tvm.runtime.tensor(a) for a in arrays]
     module["main"](*tensors)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import tilecc as tc
+from tilecc.target import resolve
 
+# This machine as one that takes bf16 dot products if it has them at all.
+DOT = replace(resolve("cpu"), features=resolve("cpu").features - {"amx-bf16"})
 LENGTHS = (0, 1, 7, 63, 64, 65, 1000, 1037)
 TYPES = {
     "float32": (np.dtype(np.float32), 3e-6),
@@ -91,12 +96,42 @@ def check(got, want, bound):
 )
 def test_grouped(group, d, dtype):
     t, bound = TYPES[dtype]
-    kernel = tc.compile(grouped(group), dtype=dtype, static={"D": d}, tile={"h": group, "j": 64})
+    kernel = tc.compile(grouped(group), DOT, dtype, {"D": d}, {"h": group, "j": 64})
+    check_grouped(kernel, group, t, bound)
+
+
+def check_grouped(kernel, group, t, bound):
+    d = kernel.static["D"]
     rng = np.random.default_rng(group)
     for n in LENGTHS:
         q = make(rng, (2, 2 * group, d), t)
         k, v = make(rng, (2, 2, n, d), t), make(rng, (2, 2, n, d), t)
         check(kernel(q, k, v), reference(q, k, v), bound)
+
+
+@pytest.mark.parametrize("group", [2, 4, 8])
+def test_grouped_bf16_as_this_machine_does_it(group):
+    t, bound = TYPES["bfloat16"]
+    tile = {"h": group, "j": 64}
+    kernel = tc.compile(grouped(group), dtype="bfloat16", static={"D": 96}, tile=tile)
+    check_grouped(kernel, group, t, bound)
+
+
+def test_dense_bf16_by_dot_products():
+    @tc.spec
+    def rows(q: tc.Tensor["i:M d"], k: tc.Tensor["j:N d"], v: tc.Tensor["j:N e:D"]):
+        s = tc.dot(q, k, over="d") * tc.rsqrt(tc.extent("d"))
+        return tc.dot(tc.softmax(s, over="j"), v, over="j")
+
+    kernel = tc.compile(rows, DOT, "bfloat16", {"D": 64}, {"i": 64, "j": 64})
+    if "avx512bf16" in DOT.features:
+        assert "dpbf16ps" in kernel.ir("asm")
+    t, bound = TYPES["bfloat16"]
+    rng = np.random.default_rng(0)
+    for n in LENGTHS[1:]:
+        q, k, v = make(rng, (70, 64), t), make(rng, (n, 64), t), make(rng, (n, 64), t)
+        want = reference(q[None].swapaxes(0, 1)[None, :, 0], k[None, None], v[None, None])
+        check(kernel(q, k, v)[None], want, bound)
 
 
 @pytest.mark.parametrize("j", [8, 48, 256])
