@@ -27,7 +27,7 @@ def free_port() -> int:
 def start(module: str, port: int, *args: str) -> subprocess.Popen:
     command = [sys.executable, "-m", f"tvm.exec.{module}", "--host", "127.0.0.1"]
     return subprocess.Popen(
-        [*command, "--port", str(port), *args],
+        [*command, "--port", str(port), "--port-end", str(port + 1), *args],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -90,7 +90,7 @@ def test_a_board_is_lost_in_mid_run(boards, tmp_path):
     assert len(measured) == 6
     good = [m for m in measured if m.seconds is not None]
     assert len(good) >= 4 and all(m.details["error"] < 1e-5 for m in good)
-    assert all("board" in m.reason for m in measured if m.seconds is None)
+    assert not [m.reason for m in measured if m.seconds is None and "board" not in m.reason]
     assert found.chosen[0] is not None
 
 

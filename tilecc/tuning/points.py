@@ -56,7 +56,7 @@ def points(
     least: tuple[int, Config] | None = None
     for tile in tiles(loop, target, Ladder(space.rows, space.streamed)):
         try:
-            tiled = _Tiled(loop, target, extents, tile)
+            tiled = _Tiled(loop, target, extents, tile, space)
         except CompileError as e:
             config = Config.of(tile)
             found[config] = Point(config, str(e))
@@ -108,13 +108,20 @@ class _Tiled:
     """The program with one set of tile sizes."""
 
     def __init__(
-        self, loop: Func, target: Target, extents: Mapping[str, int], tile: Mapping[str, int]
+        self,
+        loop: Func,
+        target: Target,
+        extents: Mapping[str, int],
+        tile: Mapping[str, int],
+        space: Space,
     ) -> None:
         self.tile, self.target = dict(tile), target
         self.func = Tile(tuple(tile.items())).apply(loop, Remarks())
         self.held: list[Footprint] = [footprint(k) for k in kernels_of(self.func)]
         self.predictor = Predictor(self.func, target, extents, None)
         self.need = needs(self.held, target, tile)
+        self.refused = [str(n) for n in self.need if not n.fits]
+        self.refused += filter(None, [space.refused(self.func, target)])
         self.needs = max((n.needs for n in self.need), default=0)
         self.predict = cache(self._predict)
 
@@ -122,7 +129,6 @@ class _Tiled:
         return self.predictor.predict(self.tile, self.held, block, last_axis)
 
     def point(self, config: Config, options: Options, reason: str) -> Point:
-        refused = [str(n) for n in self.need if not n.fits]
         block = (options.get("mr", 4), options.get("nr", 4))
         predicted = self.predict(block, bool(options.get("lanes", 0)))
         seconds = math.inf if predicted.seconds is None else predicted.seconds
@@ -131,4 +137,4 @@ class _Tiled:
         features |= {f"seconds_{n}": math.log(v + 1e-9) for n, v in predicted.terms.items()}
         features["needs"] = math.log2(self.needs + 1)
         features["bytes"] = math.log2(predicted.bytes + 1)
-        return Point(config, ", ".join([*refused, *filter(None, [reason])]), seconds, features)
+        return Point(config, ", ".join([*self.refused, *filter(None, [reason])]), seconds, features)

@@ -107,15 +107,10 @@ class Pool:
         self.processes = []
         Path(self.file).unlink(missing_ok=True)
 
-    @property
-    def idle(self) -> int:
-        """Workers that would take a job now (those still starting will when they are up)."""
-        return sum(p.job is None for p in self.processes)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a job of the caller's is in flight."""
-        return any(p.job is not None and p.job.method != "open" for p in self.processes)
+    def start_up(self) -> None:
+        """Wait until all workers are up; without it they come up while jobs are waiting."""
+        while any(p.job is not None for p in self.processes):
+            self.collect(0.1)
 
     def submit(self, job: Job) -> bool:
         """Give `job` to a worker that is free; False if none is."""

@@ -4,16 +4,16 @@
     python -m tvm.exec.rpc_server --tracker 127.0.0.1:9190 --key board        (on each board)
     tilecc tune FILE --tracker 127.0.0.1:9190 --key board
 
-Each worker of the pool holds a session with one board, so that as many measure at once as there are
-workers. A board that is gone is replaced by another of the same key; a candidate during which two
+Each worker of the pool asks for a board when it has something to measure, so that as many measure
+at once as there are boards and workers. A board that is gone is replaced by another of the same key; a candidate during which two
 are lost is taken to be the reason. Shared libraries are linked here: that needs a C compiler.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -37,7 +37,7 @@ from tilecc.tuning.timing import Bench
 
 RUNNER = "tilecc.tuning.remote:Runner"
 # Seconds after which a server ends a session, whatever it is at: a kernel that loops for ever would
-# hold the board. Before that a new one is asked for.
+# hold the board. The last rounds of a shape must be done by then, or begin anew.
 SESSION_SECONDS = 300
 T = TypeVar("T")
 
@@ -79,13 +79,13 @@ class Runner(Bench):
         super().__init__(parse_ir(task.source, "source"), task.target, task.shapes)
         self.loop = parse_ir(task.loop, "loop")
         self.session: Any = None
-        self.since = 0.0
 
     def measure(self, config: Config, n: int) -> dict[str, Any]:
         """As `Bench.measure`, on a board."""
-        if time.monotonic() - self.since > SESSION_SECONDS / 2:
+        try:
+            return self._on_board(lambda: super(Runner, self).measure(config, n))
+        finally:  # for another worker: there may be fewer boards than workers
             self.session, self.ready = None, {}
-        return self._on_board(lambda: super(Runner, self).measure(config, n))
 
     def prepare(self, config: Config, n: int) -> None:
         """As `Bench.prepare`, on a board."""
@@ -124,11 +124,13 @@ class Runner(Bench):
             from tvm import rpc
 
             try:
+                # TVM would try for minutes.
+                with socket.create_connection((self.tracker.host, self.tracker.port), 10):
+                    pass
                 tracker = rpc.connect_tracker(self.tracker.host, self.tracker.port)
                 self.session = tracker.request(
                     self.tracker.key, session_timeout=SESSION_SECONDS, max_retry=3
                 )
-                self.since = time.monotonic()
             except Exception as e:
                 where = f"{self.tracker.host}:{self.tracker.port}"
                 raise Gone(f"no board {self.tracker.key} at {where}: {_first_line(e)}") from e
