@@ -5,8 +5,9 @@
     tilecc tune FILE --tracker 127.0.0.1:9190 --key board
 
 Each worker of the pool asks for a board when it has something to measure, so that as many measure
-at once as there are boards and workers. A board that is gone is replaced by another of the same key; a candidate during which two
-are lost is taken to be the reason. Shared libraries are linked here: that needs a C compiler.
+at once as there are boards and workers. A board that is gone is replaced by another of the same
+key; a candidate during which two are lost is taken to be the reason. Shared libraries are linked
+here: that needs a C compiler.
 """
 
 from __future__ import annotations
