@@ -96,7 +96,7 @@ class Emitter:
                 self.memory.load(op, step.writes[0])
             case "compute" if v is not None and not step.writes:
                 self.fill(v, lambda at: self.unrounded(v, at))
-            case "compute" | "copy":
+            case "compute" | "copy" | "stage":
                 assert v is not None
                 self.to_shared(v, step.writes[0])
             case "contract":
@@ -105,6 +105,8 @@ class Emitter:
                 reduce(self, op)
             case "store":
                 self.memory.store(op)
+            case "store_rows":
+                self.memory.store_rows(op, step.reads[0])
             case "start":
                 assert v is not None
                 self.assign(v, op.operands[op.body.args.index(v) - 1])
@@ -306,7 +308,10 @@ class Emitter:
             if pairs:
                 first, second = (At(layout, {**env, "c": tirx.const(c, "int32")}) for c in (0, 1))
                 with self.when(self.owned(layout, v, first)):
-                    x = self.math.pack(get(v, first), get(v, second), t)
+                    if isinstance(home, Registers) and home.packed:
+                        x = self.buffers[v][layout.register(first.env) // 2]
+                    else:
+                        x = self.math.pack(get(v, first), get(v, second), t)
                     index = self.position(tile, v, first) // 2
                     T.buffer_store(self.view(tile, "uint32"), x, [index])
                 return

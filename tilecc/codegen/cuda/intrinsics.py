@@ -197,7 +197,7 @@ INTRINSICS: dict[str, list[Intrinsic]] = {
     "store_16": [
         Intrinsic(
             "void",
-            "void* p, const unsigned int* d",
+            "long long p, const unsigned int* d",
             "*(uint4*)p = make_uint4(d[0], d[1], d[2], d[3]);",
         )
     ],

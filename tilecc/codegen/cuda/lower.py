@@ -13,13 +13,14 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.lower import kernel_arguments
+from tilecc.codegen.cuda.access import copy_unit
 from tilecc.codegen.cuda.elements import At
 from tilecc.codegen.cuda.emit import MARK, Emitter
 from tilecc.codegen.cuda.hazards import place_barriers
 from tilecc.codegen.cuda.intrinsics import Intrinsics, number
 from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.mathlib import MEMORY, Prim, register_type
-from tilecc.codegen.cuda.memory import Tensor, copy_unit
+from tilecc.codegen.cuda.memory import Tensor
 from tilecc.codegen.cuda.plan import Item, Loop, Plan, Step
 from tilecc.codegen.program import MARKED, DeviceKernel, DeviceProgram, Parameter
 from tilecc.errors import CompileError, Diagnostic
@@ -129,7 +130,7 @@ class _Signature:
 def _lower(
     name: str, kernel: Op, params: Sequence[Value], target: Target, *, aligned: bool
 ) -> DeviceKernel:
-    plan = Plan(kernel, target)
+    plan = Plan(kernel, target, aligned)
     intrinsics = Intrinsics(number(target.arch))
     _mark_asynchronous(plan.items, intrinsics, aligned)
     size = place_barriers(plan)

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.bounds import Bounds
+from tilecc.codegen.cuda.access import copy_unit
 from tilecc.codegen.cuda.elements import At, local
-from tilecc.codegen.cuda.intrinsics import Intrinsics
 from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.mathlib import MEMORY, Prim
-from tilecc.codegen.cuda.shared import SharedTile
-from tilecc.ir.core import Op, Range, Value
+from tilecc.codegen.cuda.shared import CHUNK, SharedTile
+from tilecc.ir.core import Op, Range
 from tilecc.ir.dtypes import I64
-from tilecc.ir.expr import Arg, Call, Const, Expr, arg_numbers, indices
+from tilecc.ir.expr import Expr
 
 if TYPE_CHECKING:
     from tilecc.codegen.cuda.emit import Emitter
@@ -40,46 +40,6 @@ class Tensor:
     strides: list[Prim]
     alignment: int = 1
     """What address and strides are multiples of, in bytes, as far as loads rely on it."""
-
-
-def divisor(e: Expr, operands: Sequence[Value]) -> int:
-    """A number that an integer expression is a multiple of (0: of all)."""
-    match e:
-        case Const(value):
-            return abs(int(value))
-        case Call("add" | "sub", (a, b)) | Call("minimum" | "maximum", (a, b)):
-            return gcd(divisor(a, operands), divisor(b, operands))
-        case Call("mul", (a, b)):
-            return divisor(a, operands) * divisor(b, operands)
-        case Call("neg", (a,)):
-            return divisor(a, operands)
-        case Arg(k):
-            owner = operands[k].owner
-            if owner is not None and owner.name == "map":
-                return divisor(owner.expr, owner.operands)
-    return 1
-
-
-def is_uniform(op: Op, c: Range | Expr) -> bool:
-    """Whether a coordinate's expression is the same for all elements of the tile."""
-    e = c.base if isinstance(c, Range) else c
-    return not indices(e) and all(not op.operands[k].type.axes for k in arg_numbers(e))
-
-
-def copy_unit(op: Op, tile: SharedTile, intrinsics: Intrinsics, aligned: bool) -> int:
-    """Bytes that one asynchronous copy of a load moves; 0 if elements go through registers."""
-    coords, t = op.attrs["coords"], tile.dtype
-    if not intrinsics.has("cp_async_16") or not all(is_uniform(op, c) for c in coords):
-        return 0
-    ranged = [c.axis for c in coords if isinstance(c, Range)]
-    if not coords or sorted(ranged) != sorted(op.result.type.names):
-        return 0
-    last = coords[-1]
-    alone = t.bytes if t.bytes in (4, 8) else 0
-    if not aligned or not isinstance(last, Range) or last.axis != tile.inner:
-        return alone
-    step = gcd(divisor(last.base, op.operands), dict(tile.axes)[last.axis]) * t.bytes
-    return next((n for n in (16, 8, 4) if step % n == 0 and n >= t.bytes), alone)
 
 
 class Memory:
@@ -193,6 +153,10 @@ class Memory:
 
     # Stores
 
+    def store_rows(self, op: Op, tile: SharedTile) -> None:
+        """A tile in shared memory to a tensor."""
+        _Rows(self, op, tile, CHUNK).emit()
+
     def store(self, op: Op) -> None:
         """A tile to a tensor, each element by one of the threads that have it."""
         em = self.em
@@ -209,11 +173,11 @@ class Memory:
 
 
 class _Copy:
-    """The asynchronous copy of a tile, `unit` bytes at a time."""
+    """The copy of a tile from global to shared memory, `unit` bytes at a time."""
 
     def __init__(self, memory: Memory, op: Op, tile: SharedTile, unit: int) -> None:
         self.memory, self.em, self.op, self.tile, self.unit = memory, memory.em, op, tile, unit
-        self.tensor = self.em.tensors[op.operands[0]]
+        self.tensor = self.em.tensors[op.operands[1 if op.name == "store" else 0]]
         each = unit // tile.dtype.bytes
         self.each = each
         self.sizes = dict(tile.axes)
@@ -330,6 +294,58 @@ class _Copy:
             for c in valid:
                 count = tirx.Select(c, count, tirx.const(0, "int32"))
             T.evaluate(em.call(f"cp_async_{self.unit}", to, source, count))
+
+
+class _Rows(_Copy):
+    """The copy of a tile from shared to global memory."""
+
+    def copy(self, where: Mapping[str, Prim], source: Prim, conditions: list[Prim]) -> None:
+        """One unit; element by element where the tensor ends within it."""
+        em, tile = self.em, self.tile
+        inner = str(tile.inner)
+        inside, whole = list(conditions), []
+        for n, c in enumerate(self.op.attrs["coords"]):
+            if not isinstance(c, Range):
+                continue
+            x = self.starts[c.axis] + tirx.Cast("int64", where[c.axis])
+            if self.memory.bounds.may_be_low(self.op, n):
+                inside.append(x >= tirx.const(0, "int64"))
+            if self.memory.bounds.may_be_high(self.op, n):
+                if c.axis == inner:
+                    whole.append(x + self.each <= self.tensor.shape[n])
+                else:
+                    inside.append(x < self.tensor.shape[n])
+        index = tile.offset + tile.index(where) * tile.dtype.bytes
+        chunk = local(4, "uint32")
+        with em.when(inside):
+            if not whole:
+                self.move(chunk, index, source)
+                return
+            with T.If(whole[0]):
+                with T.Then():
+                    self.move(chunk, index, source)
+                with T.Else():
+                    self.elements(where)
+
+    def move(self, chunk: Any, index: Prim, to: Prim) -> None:
+        """16 bytes."""
+        call = self.em.call
+        T.evaluate(call("load_16", T.address_of(chunk[0]), T.address_of(self.em.shared[index])))
+        T.evaluate(call("store_16", to, T.address_of(chunk[0])))
+
+    def elements(self, where: Mapping[str, Prim]) -> None:
+        """The elements of a unit that lie in the tensor."""
+        inner = str(self.tile.inner)
+        view, size = self.em.view(self.tile), self.tile.dtype.bytes
+        with T.serial(0, self.each) as k:
+            at = {**where, inner: where[inner] + k}
+            offset = self.base[0]
+            for n, c in enumerate(self.op.attrs["coords"]):
+                if isinstance(c, Range):
+                    offset = offset + tirx.Cast("int64", at[c.axis]) * self.tensor.strides[n]
+            with self.em.when([self.starts[inner] + at[inner] < self.tensor.shape[-1]]):
+                x = view[self.tile.offset // size + self.tile.index(at)]
+                T.buffer_store(self.tensor.buffer, x, [offset])
 
 
 class _Spread:

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilecc.codegen.cuda.access import goes_by_rows, memory_order
 from tilecc.codegen.cuda.layout import Layout, conforms
 from tilecc.codegen.cuda.products import Matrix, matrix_product
 from tilecc.codegen.cuda.roles import Roles, factors, wide
-from tilecc.codegen.cuda.shared import SharedTile, memory_order, tile_of
+from tilecc.codegen.cuda.shared import SharedTile, tile_of
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Block, Op, TensorType, Value, uses
 from tilecc.ir.expr import arg_numbers, indices
@@ -78,8 +79,8 @@ Home = Registers | SharedTile | str
 class Plan:
     """The plan of one kernel."""
 
-    def __init__(self, kernel: Op, target: Target) -> None:
-        self.kernel, self.target = kernel, target
+    def __init__(self, kernel: Op, target: Target, aligned: bool = True) -> None:
+        self.kernel, self.target, self.aligned = kernel, target, aligned
         self.roles = Roles(kernel)
         self.uses = uses(kernel.body)
         self.homes: dict[Value, Home] = {}
@@ -266,7 +267,13 @@ class Plan:
         v = op.operands[0]
         layout = self.roles.layout(v.type)
         yield from self._readable(v, layout, op)
-        yield Step("store", op, v, reads=[*self._reads([v]), *self._tables(op)])
+        if self.aligned and goes_by_rows(op):
+            reads = self._reads([v])
+            tile = self._tile(v, memory_order(op))
+            yield Step("stage", op, v, reads=reads, writes=[tile])
+            yield Step("store_rows", op, v, reads=[tile])
+        else:
+            yield Step("store", op, v, reads=[*self._reads([v]), *self._tables(op)])
 
     # Regions
 

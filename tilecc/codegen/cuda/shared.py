@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from tilecc.ir.core import Op, Range, Value
+from tilecc.ir.core import Value
 from tilecc.ir.dtypes import DType
-from tilecc.ir.expr import arg_numbers, indices
 
 CHUNK = 16
 """Bytes that move at once."""
@@ -143,19 +142,6 @@ def _gap(size: int, taken: Sequence[tuple[int, int]]) -> int:
 def overlap(a: SharedTile, b: SharedTile) -> bool:
     """Whether two tiles share bytes."""
     return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
-
-
-def memory_order(op: Op) -> list[str]:
-    """The axes of a loaded tile in the order of the tensor's axes."""
-    found: dict[str, None] = {}
-    for c in op.attrs["coords"]:
-        e = c.base if isinstance(c, Range) else c
-        for k in sorted(arg_numbers(e)):
-            found |= dict.fromkeys(op.operands[k].type.names)
-        found |= dict.fromkeys(sorted(indices(e)))
-        if isinstance(c, Range):
-            found[c.axis] = None
-    return [a for a in found if op.result.type.has(a)]
 
 
 def tile_of(v: Value, name: str, order: Sequence[str] | None = None) -> SharedTile:
