@@ -22,6 +22,16 @@ class TargetError(TileccError, ValueError):
     """No machine of the name that was asked for."""
 
 
+# Warps of a CUDA thread block, by the least number of rows of its tiles. 32 rows a warp halve what
+# it reads from shared memory for each product.
+BLOCK_WARPS = ((256, 8), (64, 4), (32, 2), (0, 1))
+
+
+def warps_for(rows: int) -> int:
+    """Warps of the thread block that computes tiles with so many rows."""
+    return next(warps for least, warps in BLOCK_WARPS if rows >= least)
+
+
 @dataclass(frozen=True)
 class Memory:
     """One level of the memory hierarchy.

@@ -81,7 +81,7 @@ def test_two_barriers_in_the_loop_and_each_waits_for_a_copy():
 
 def test_an_unaligned_tensor_has_a_kernel_too():
     kernel = attention()
-    assert dict(kernel.alignment) == {"t0_q": 16, "t1_k": 16, "t2_v": 16}
+    assert dict(kernel.alignment) == {"t0_q": 16, "t1_k": 16, "t2_v": 16, "t3_o": 16}
     assert kernel.relaxed is not None and not kernel.relaxed.alignment
     assert kernel.relaxed.params == kernel.params
     assert "tc_cp_async" not in body(kernel.relaxed)

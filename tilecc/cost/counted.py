@@ -180,6 +180,17 @@ def streamed_bytes(c: Counted, tile: Mapping[str, int]) -> int:
     return sum(found.values())
 
 
+def loaded_bytes(c: Counted, tile: Mapping[str, int], *, new: bool) -> int:
+    """Bytes of loaded tiles: those that are new at each step, or those that stay."""
+    walked = {a for a, _ in streams(c)}
+    found: dict[tuple[str, ...], int] = {}
+    for w in c.kernel.op.body.walk():
+        if w.name == "load" and bool(walked & set(w.result.type.names)) is new:
+            t = w.result.type
+            found[(w.operands[0].name, *t.names)] = numbers(t.axes, tile) * t.dtype.bytes
+    return sum(found.values())
+
+
 def narrow_numbers(c: Counted, tile: Mapping[str, int]) -> int:
     """Numbers that each step loads and converts, or packs for a dot instruction."""
     walked = {a for a, _ in streams(c)}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilecc.cost.counted import Counted, steps_ratio, streamed_bytes, streams
+from tilecc.cost.counted import Counted, lane_rows, loaded_bytes, steps_ratio, streams
 from tilecc.ir.dtypes import DType
-from tilecc.target import Target
+from tilecc.target import Target, warps_for
 
 # What starting a tile of a streamed axis costs, as a number of its elements, and how much faster
 # than DRAM an L2 is whose bandwidth nobody publishes (an A100's is 3.5 times).
-TILE_OVERHEAD = 8
+TILE_OVERHEAD = 16
 L2_TO_DRAM = 3
+# How much of the time that operands take from shared memory does not overlap with products.
+EXPOSED = 0.5
 # Of a machine whose peak and clock are unknown.
 OPERATIONS_A_CLOCK, CLOCK = 4.0, 3e9
 
@@ -24,12 +26,14 @@ def gpu_terms(
     peak = target.peak(dtype.name)
     clock = (target.clock.value if target.clock else CLOCK) * target.cores.value
     flops = peak.flops if peak else OPERATIONS_A_CLOCK * target.lanes("f32") * clock
-    busy = c.work.flops / flops * (1 + TILE_OVERHEAD / streamed)
-    dram, shared = target.bandwidth, target.sram.bandwidth
+    work = c.work.flops / flops
+    if target.sram.bandwidth:
+        # Each warp reads all that is new from shared memory, and its own rows again.
+        read = warps_for(lane_rows(c, tile)) * loaded_bytes(c, tile, new=True)
+        read += loaded_bytes(c, tile, new=False)
+        work += EXPOSED * c.steps * steps_ratio(c, tile) * read / target.sram.bandwidth
+    busy = work * (1 + TILE_OVERHEAD / streamed)
+    dram = target.bandwidth
     l2 = next((m.bandwidth for m in target.memories if m.space == "cache"), None)
     l2 = l2 or (dram * L2_TO_DRAM if dram else None)
-    if l2:
-        busy = max(busy, moved / l2)
-    if shared:
-        busy = max(busy, c.steps * steps_ratio(c, tile) * streamed_bytes(c, tile) / shared)
-    return {"busy": busy}
+    return {"busy": max(busy, moved / l2) if l2 else busy}

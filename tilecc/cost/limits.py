@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tilecc.cost.footprint import Footprint
-from tilecc.target import Target
+from tilecc.target import Target, warps_for
 
 # Of a core's L2, what tiles may take: the rest is for what streams through, and for scratch.
 CACHE_SHARE = 2
-# Threads of a block that its accumulators may be spread over.
-BLOCK_THREADS = 256
+# Registers of a GPU's thread that are not elements of tiles: addresses, counters, operands of the
+# instructions under way. With so many, what fits does not spill (beyond some bytes outside the
+# loops), and what does not fit does: read from ptxas for tiles around the limit.
+OTHER_REGISTERS = 28
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,36 @@ def needs(
         return (Need("", most, sram.size, "number"),)
     if target.kind == "cuda":
         loaded = max((f.bytes(sizes, True) for f in footprints), default=0)
-        held = max((f.bytes(sizes, False) for f in footprints), default=0)
-        room = 4 * target.thread_registers * BLOCK_THREADS
+        held = max((thread_registers(f, sizes or {}) for f in footprints), default=0)
         found = (
             Need(sram.name, loaded, sram.size, "byte"),
-            Need("registers", held, room, "byte"),
+            Need("a thread's", held, target.thread_registers, "register"),
         )
         return tuple(sorted(found, key=lambda n: -n.needs / (n.limit or 1)))
     most = max((f.bytes(sizes) for f in footprints), default=0)
     half = sram.size // CACHE_SHARE if sram.size is not None else None
     return (Need(f"half of {sram.name}", most, half, "byte"),)
+
+
+def thread_registers(f: Footprint, sizes: Mapping[str, int]) -> int:
+    """32-bit registers that a GPU's thread needs for what is not loaded.
+
+    Tiles are spread over the threads of the block. Where what is loaded has 16 bits, a tile that is
+    a factor of the next product is held rounded, two to a register, beside what it is rounded from.
+    """
+    held = [b for b in f.largest() if not b.loaded and len(b.axes) > 0]
+    if not held:
+        return OTHER_REGISTERS
+    common = set.intersection(*({a for a, _ in b.axes} for b in held))
+    rows = prod(sizes.get(a, n) for a, n in held[0].axes if a in common)
+    threads = 32 * warps_for(rows)
+    loaded = [b.bytes_each for b in f.largest() if b.loaded]
+    each = 4 * threads
+    total = 0
+    for b in held:
+        numbers = b.numbers(sizes)
+        total += -(-numbers * max(4, b.bytes_each) // each)
+        chunk = len(b.axes) > 1 and all(a in sizes for a, _ in b.axes)
+        if chunk and loaded and max(loaded) <= 2:
+            total += -(-numbers * 2 // each)
+    return total + OTHER_REGISTERS

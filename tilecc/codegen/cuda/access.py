@@ -55,7 +55,7 @@ def copy_unit(op: Op, tile: SharedTile, intrinsics: Intrinsics, aligned: bool) -
     if not intrinsics.has("cp_async_16") or not all(is_uniform(op, c) for c in coords):
         return 0
     ranged = [c.axis for c in coords if isinstance(c, Range)]
-    if not coords or sorted(ranged) != sorted(op.result.type.names):
+    if not ranged or sorted(ranged) != sorted(op.result.type.names):
         return 0
     last = coords[-1]
     alone = t.bytes if t.bytes in (4, 8) else 0

@@ -94,6 +94,10 @@ class Emitter:
                 self.scalar(op)
             case "load":
                 self.memory.load(op, step.writes[0])
+            case "fetch":
+                assert v is not None
+                tile, t = step.reads[0], v.type.dtype
+                self.cell(v, self.math.from_memory(self.view(tile)[tile.offset // t.bytes], t))
             case "compute" if v is not None and not step.writes:
                 self.fill(v, lambda at: self.unrounded(v, at))
             case "compute" | "copy" | "stage":

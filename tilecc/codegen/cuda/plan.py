@@ -106,14 +106,22 @@ class Plan:
         items: list[Item] = []
         for op in block.ops:
             self._blocks |= dict.fromkeys(op.results, block)
+        waiting: list[Step] = []
         for op in block.ops:
-            items += self._op(op)
+            ready = op.name == "load" and not {s.value for s in waiting} & set(op.operands)
+            if waiting and not ready:
+                items += waiting
+                waiting = []
+            for item in self._op(op):
+                # Scalars are read when all loads beside them are under way: one barrier for all.
+                is_scalar = isinstance(item, Step) and item.kind == "fetch"
+                (waiting if is_scalar else items).append(item)  # type: ignore[arg-type]
         return items
 
     def _op(self, op: Op) -> Iterator[Item]:
         match op.name:
             case "load":
-                yield self._load(op)
+                yield from self._load(op)
             case "map":
                 yield from self._map(op)
             case "contract":
@@ -131,16 +139,23 @@ class Plan:
             case _:
                 raise CompileError(Diagnostic(f"no CUDA code for {op.name}", op.loc))
 
-    def _load(self, op: Op) -> Step:
+    def _load(self, op: Op) -> Iterator[Item]:
         read = self._tables(op)
         if not op.result.type.axes:
             self.homes[op.result] = "cell"
-            return Step("scalar", op, op.result, reads=read)
+            if self.roles.warps == 1:
+                yield Step("scalar", op, op.result, reads=read)
+                return
+            # One thread reads it, so that it is read once and not by each warp.
+            place = self._tile(op.result)
+            yield Step("load", op, op.result, reads=read, writes=[place])
+            yield Step("fetch", op, op.result, reads=[place])
+            return
         tile = self._wanted.get(op.result)
         if tile is None:
             tile = self._tile(op.result, memory_order(op))
         self.homes[op.result] = tile
-        return Step("load", op, op.result, reads=read, writes=[tile])
+        yield Step("load", op, op.result, reads=read, writes=[tile])
 
     def _tables(self, op: Op) -> list[SharedTile]:
         """Tiles that coordinates read."""

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from tilecc.codegen.cuda.layout import ATOM_ROWS, Layout, natural
 from tilecc.ir.core import Op, TensorType, Value
-
-_WARPS = ((256, 8), (64, 4), (32, 2), (0, 1))
-"""Warps of a CTA, by the least number of rows."""
+from tilecc.target import warps_for
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class Roles:
                 for _, size in self.split(v.type)[0]:
                     n *= size
                 most = max(most, n)
-        return next(warps for least, warps in _WARPS if most >= least)
+        return warps_for(most)
 
 
 def _tiles(ops: Iterable[Op]) -> Iterable[Value]:

@@ -1,0 +1,72 @@
+"""Generated kernels in the emulator: values against float64, races, conflicts, bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tilecc as tc
+from tilecc.check import random_inputs
+from tilecc.cli.program import load_program
+from tilecc.compiler import extent_names, load
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SPECS = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem != "minilm")
+DTYPES = ("float16", "bfloat16", "float32")
+SIZES = {"H": 2, "G": 1, "E": 72, "D": 64, "B": 1}
+
+
+def emulated(name: str, dtype: str, n: int, tile=None, **sizes: int) -> dict:
+    """The emulator's report on an example with sequences of length n (keys: n + 37)."""
+    path = str(EXAMPLES / f"{name}.py")
+    names = extent_names(load(path, dtype)[0])
+    shape = {**SIZES, "N": n, "Nq": n, "Nk": n + 37, "V": n, **sizes}
+    program = load_program(
+        path, "sm_80", dtype, {k: v for k, v in shape.items() if k in names}, tile
+    )
+    inputs = random_inputs(program.func, program.sizes, program.scalars({}))
+    kernel = program.kernel(build=False)
+    return tc.emulate(kernel, **inputs).to_json()
+
+
+def check(report: dict, dtype: str) -> None:
+    """What every kernel must show; 16-bit ones without bank conflicts too."""
+    assert report["ok"] and report["max_error"] <= report["tolerance"]
+    assert not report["races"] and not report["undefined"]
+    assert report["bytes"]["requested"] == report["bytes"]["predicted"]
+    if dtype != "float32":
+        assert not report["bank_conflicts"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "n", "tile"),
+    [
+        ("padding_mask", "float16", 50, {"i": 32, "j": 32}),
+        ("alibi", "bfloat16", 33, {"i": 32, "j": 32}),
+        ("attention", "float32", 20, {"i": 16, "j": 16}),
+        ("normalised_linear", "float16", 20, {"i": 32, "e": 32, "d": 32}),
+    ],
+)
+def test_a_sample(name, dtype, n, tile):
+    check(emulated(name, dtype, n, tile, H=1), dtype)
+
+
+@pytest.mark.parametrize("d", [24, 72])
+def test_head_dimensions_that_no_instruction_divides(d):
+    check(emulated("attention", "float16", 33, {"i": 32, "j": 16}, D=d, H=1), "float16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 64, 192, 200, 296])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SPECS)
+def test_every_example(name, dtype, n):
+    check(emulated(name, dtype, n), dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("d", [16, 48, 72, 80, 96, 128, 160, 192, 256])
+def test_head_dimensions(d, dtype):
+    check(emulated("causal", dtype, 100, D=d, H=1), dtype)
