@@ -135,6 +135,23 @@ class _Part:
 
 
 @dataclass(frozen=True)
+class Worst:
+    """The element that is farthest off, what all errors are like, and what special rows there were.
+
+    place: the output's number and a coordinate for each axis. zero_rows: rows along the last axis
+    that are all 0, as those without a live position.
+    """
+
+    error: float = 0.0
+    place: str = ""
+    got: float = 0.0
+    wanted: float = 0.0
+    rms: float = 0.0
+    zero_rows: int = 0
+    minus_infinities: int = 0
+
+
+@dataclass(frozen=True)
 class Reference:
     """What a program gives in float64; many outputs may be checked against it."""
 
@@ -150,15 +167,59 @@ class Reference:
         error = tolerance = 0.0
         compared = 0
         for p in self.parts:
-            have = _cut(np.asarray(outputs[p.output]), p.axes, p.ranges).astype(np.float64)
+            have = cut(np.asarray(outputs[p.output]), p.axes, p.ranges).astype(np.float64)
             want = p.want
             if written is not None:
-                chosen = _cut(written[p.output], p.axes, p.ranges)
+                chosen = cut(written[p.output], p.axes, p.ranges)
                 have, want = have[chosen], np.broadcast_to(want, have.shape)[chosen]
             compared += have.size
             error = max(error, _largest(have, want))
             tolerance = max(tolerance, p.tolerance)
         return Check(error, tolerance, compared, sum(np.asarray(o).size for o in outputs))
+
+    def worst(self, outputs: tuple[Any, ...]) -> Worst:
+        """Where `outputs` are farthest off, and by how much they are on the whole."""
+        found, squares, count, zeros, infinities = Worst(), 0.0, 0, 0, 0
+        for p in self.parts:
+            have = cut(np.asarray(outputs[p.output]), p.axes, p.ranges).astype(np.float64)
+            want = np.broadcast_to(np.asarray(p.want, np.float64), have.shape)
+            off = _differences(have, want)
+            infinities += int(np.isneginf(want).sum())
+            zeros += int(np.all(want == 0, axis=-1).sum()) if want.ndim > 1 else 0
+            squares, count = squares + float(np.sum(off**2)), count + off.size
+            if off.size and (off.max() > found.error or not found.place):
+                k = np.unravel_index(int(np.argmax(off)), off.shape)
+                first = [p.ranges.get(a, (0, 0))[0] for a in p.axes]
+                place = ", ".join(
+                    f"{a}={int(n) + f}" for a, n, f in zip(p.axes, k, first, strict=True)
+                )
+                found = Worst(
+                    float(off[k]), f"output {p.output} at {place}", float(have[k]), float(want[k])
+                )
+        rms = float(np.sqrt(squares / count)) if count else 0.0
+        return replace(found, rms=rms, zero_rows=zeros, minus_infinities=infinities)
+
+
+def _differences(have: NDArray[Any], want: NDArray[Any]) -> NDArray[Any]:
+    same = (have == want) | (np.isnan(have) & np.isnan(want))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0.0, np.abs(have - want))
+    return np.nan_to_num(difference, nan=np.inf, posinf=np.inf)
+
+
+def logits_of(func: Func, sizes: Mapping[str, int], inputs: Mapping[str, Any]) -> float:
+    """The largest number that is exponentiated, in sampled rows; 0 if there is none."""
+    largest = 0.0
+    for ranges in _samples(func, sizes):
+        part = _with_logits(_restrict(func, ranges))
+        arrays = {
+            p.name: cut(inputs[p.name], p.type.names, ranges) if p.type.axes else inputs[p.name]
+            for p in func.params
+        }
+        values = interpret(part, arrays, exact=True, extents=dict(sizes))[len(func.returns) :]
+        for x in values:
+            largest = max(largest, float(np.abs(x[np.isfinite(x)]).max(initial=0.0)))
+    return largest
 
 
 def reference(
@@ -177,7 +238,7 @@ def reference(
     for ranges in ranges_of:
         part = _restrict(func, ranges)
         arrays = {
-            p.name: _cut(inputs[p.name], p.type.names, ranges) if p.type.axes else inputs[p.name]
+            p.name: cut(inputs[p.name], p.type.names, ranges) if p.type.axes else inputs[p.name]
             for p in func.params
         }
         all_wanted = interpret(_with_logits(part), arrays, exact=True, extents=dict(sizes))
@@ -189,10 +250,7 @@ def reference(
 
 def _largest(have: NDArray[Any], want: NDArray[Any]) -> float:
     """The largest difference; infinite where one is NaN or infinite and the other is not so."""
-    same = (have == want) | (np.isnan(have) & np.isnan(want))
-    with np.errstate(invalid="ignore"):
-        difference = np.where(same, 0.0, np.abs(have - want))
-    return float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max(initial=0.0))
+    return float(_differences(have, want).max(initial=0.0))
 
 
 def _tolerance(t: TensorType, scale: float) -> float:
@@ -235,7 +293,7 @@ def _samples(func: Func, sizes: Mapping[str, int]) -> Iterator[dict[str, tuple[i
     """Ranges (first, count) of parallel axes that together stand for the whole."""
     extents = _extents(func, sizes)
     counts: dict[str, int] = {}
-    for axis in sorted(_independent(func), key=lambda a: -extents[a]):
+    for axis in sorted(independent_axes(func), key=lambda a: -extents[a]):
         if _most(func, extents | counts) > ELEMENTS:
             counts[axis] = min(1 if counts else ROWS, extents[axis])
     if not counts:
@@ -254,7 +312,7 @@ def _around(
     """Ranges of the parallel axes with the written elements, or three of their places if large."""
     extents = _extents(func, sizes)
     places = {}
-    for axis in _independent(func):
+    for axis in independent_axes(func):
         found: set[int] = set()
         for v, w in zip(func.returns, written, strict=True):
             others = tuple(k for k, n in enumerate(v.type.names) if n != axis)
@@ -296,7 +354,7 @@ def _values(func: Func) -> Iterator[Any]:
         yield from op.results
 
 
-def _independent(func: Func) -> list[str]:
+def independent_axes(func: Func) -> list[str]:
     """Axes along which an output's rows depend on the same rows of inputs alone."""
     outputs = func.returns
     bad = {a for op in func.walk() for a in op.attrs.get("over", ())}
@@ -315,9 +373,10 @@ def _replaced(attrs: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return list(found.items()) if isinstance(found, Mapping) else list(found)
 
 
-def _cut(
+def cut(
     x: NDArray[Any], names: Sequence[str], ranges: Mapping[str, tuple[int, int]]
 ) -> NDArray[Any]:
+    """`x`, whose axes have these names, where they are in `ranges` (first, count)."""
     whole = (0, None)
     slices = []
     for n in names:

@@ -15,6 +15,7 @@ from tilecc.errors import TileccError
 # Commands in the order in which the help lists them, with the module of each.
 COMMANDS = {
     "run": "tilecc.cli.run",
+    "check": "tilecc.cli.check",
     "compile": "tilecc.cli.compile",
     "cost": "tilecc.cli.cost",
     "opt": "tilecc.cli.opt",
