@@ -237,6 +237,10 @@ class Compiler:
         """`threads`: how many there will be, for split="fill"; else the target's cores."""
         self.func, self.target, self.tile = func, target, tile
         self.level = func.level
+        if self.level == "tile" and target.kind == "cpu":  # written by hand, perhaps
+            from tilecc.analysis.ranges import keep_inside
+
+            self.func = keep_inside(func)
         self.split, self.workers = split, threads or int(target.cores.value)
         self.options: dict[str, int] = {}
         self.remembered: Callable[[Compilation], Answers | None] | None = None
