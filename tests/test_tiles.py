@@ -339,3 +339,12 @@ def test_a_mask_with_dead_rows():
     tiles = kernel.tiles(seen=seen)
     np.testing.assert_array_equal(tiles.codes, by_tiles(seen, 16, 16))
     assert tiles.full == 2 and tiles.live == 4
+
+
+def test_bytes_on_the_emulator_are_those_predicted_from_the_data():
+    kernel = tc.compile(documents, target="sm_80", dtype="float16", static={"D": 16}, tile=16)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 40, 16)).astype(np.float16) for _ in range(3))
+    report = tc.emulate(kernel, q, k, v, np.repeat(np.arange(2, dtype=np.int32), [25, 15]))
+    assert report.predicted is not None and report.bytes_read == report.predicted.bytes_read
+    assert report.bytes_written == report.predicted.bytes_written and not report.races

@@ -67,8 +67,9 @@ def emulate(
     launcher = _Launcher(func, bound.extents, values, seed, _Texts(program.arch, ptx or stored))
     launched = tuple(launcher.launch(k, ctas) for k in program.kernels)
     outputs = tuple(values[v] for v in func.returns)
-    scalars = {p.name: x for p, x in given.items() if not p.type.axes}
-    found = Emulation(outputs, launched, _predicted(kernel, {**bound.extents, **scalars}), None)
+    decide = () if isinstance(kernel, LoadedKernel) else kernel.deciding
+    known = {p.name: x for p, x in given.items() if not p.type.axes or p.name in decide}
+    found = Emulation(outputs, launched, _predicted(kernel, {**bound.extents, **known}), None)
     if check:
         names = [p.name for p in func.params]
         inputs = dict(zip(names, (given[p] for p in func.params), strict=True))

@@ -217,6 +217,10 @@ class _Judge:
         size = scope.plan[self.axis].size or 1
         lo, hi = live_hull(scope, self.stream)
         count = _count(scope.plan[self.axis])
+        for v, ends in self.summaries.items():
+            if not v.type.has(self.axis):  # the same for all tiles of the stream
+                for t in ends:
+                    self._load(scope, t, v)
         first = scope.scalar(count, [], "first")
         last = b.op("map", [], [TensorType(I64)], names=["last"], expr=Const(0)).result
         block = Block()
