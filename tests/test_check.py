@@ -117,3 +117,14 @@ def test_a_failing_check_exits_with_1(capsys, monkeypatch):
     monkeypatch.setattr("tilecc.check.FACTOR", 0)
     assert main(["check", "examples/softmax_one.py", "--shape", "B=1,H=1,N=20,D=16"]) == 1
     assert "FAILED  accuracy" in capsys.readouterr().out
+
+
+def test_too_large_a_shape_is_one_message(capsys, monkeypatch):
+    def no_memory(*args):
+        raise MemoryError("Unable to allocate 3.7 TiB")
+
+    monkeypatch.setattr("tilecc.check.random_inputs", no_memory)
+    assert main(["run", "examples/attention.py", "--shape", "N=100,D=16"]) == 1
+    error = capsys.readouterr().err
+    assert "error: not enough memory (Unable to allocate 3.7 TiB)" in error
+    assert "give smaller sizes by --shape" in error and "Traceback" not in error

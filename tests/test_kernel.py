@@ -206,3 +206,17 @@ def test_everything_public_is_there_and_nothing_heavy_is_imported():
         "else: raise AssertionError\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_costs_for_some_extents_say_which_others_they_need(kernel):
+    with pytest.raises(CompileError, match=r"cost: B, H must be known for numbers") as e:
+        kernel.cost(N=64)
+    assert "add B=..., H=...; without any extent costs are formulas" in str(e.value)
+
+
+def test_an_unknown_stage_names_near_ones(kernel):
+    with pytest.raises(tc.PipelineError, match="there is no stage 'asmm'") as e:
+        kernel.ir("asmm")
+    assert "did you mean asm? stages for cpu are graph, simplify" in str(e.value)
+    with pytest.raises(tc.TargetError):
+        tc.compile("examples/attention.py", target="cpuu")

@@ -67,9 +67,11 @@ if TYPE_CHECKING:
     from tilecc.errors import TileccError as TileccError
     from tilecc.kernel import Kernel as Kernel
     from tilecc.partial import merge as merge
+    from tilecc.pipeline import PipelineError as PipelineError
     from tilecc.saved.load import LoadedKernel as LoadedKernel
     from tilecc.saved.load import load as load
     from tilecc.target import Target as Target
+    from tilecc.target import TargetError as TargetError
     from tilecc.tuning.api import tune as tune
 
 # Where each public name comes from.
@@ -84,8 +86,9 @@ _MODULES = {
     "tilecc.errors": "ArgumentError CompileError IRError LoadError SpecError TileccError",
     "tilecc.kernel": "Kernel",
     "tilecc.partial": "merge",
+    "tilecc.pipeline": "PipelineError",
     "tilecc.saved.load": "LoadedKernel load",
-    "tilecc.target": "Target",
+    "tilecc.target": "Target TargetError",
     "tilecc.tuning.api": "tune",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tilecc.chosen import ChosenTile
 from tilecc.codegen.program import DeviceProgram, Program
-from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, loop_stage
+from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, extent_names, loop_stage
 from tilecc.dsl.specification import Spec
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func
 from tilecc.ir.printer import print_type
 from tilecc.passes.base import Remark
-from tilecc.pipeline import Compilation
+from tilecc.pipeline import Compilation, PipelineError
 from tilecc.target import Target
 
 if TYPE_CHECKING:
@@ -324,6 +325,11 @@ class Kernel:
                 return self._front.stage(stage).text(locs=locs)
             raise self._unknown_extents(f"stage {stage!r} is not reached yet")
         compiled = self._done("")
+        if stage.replace("_", "-") not in self.stages:
+            near = difflib.get_close_matches(stage, self.stages, n=1, cutoff=0.5)
+            guess = f"did you mean {near[0]}? " if near else ""
+            hint = f"{guess}stages for {self.target.name} are {', '.join(self.stages)}"
+            raise PipelineError(Diagnostic(f"there is no stage {stage!r}", None, hint))
         if stage == "tir":
             program = self._compiler.lower(compiled)
             return "\n".join(k.prim_func.script() for k in program.kernels)
@@ -420,7 +426,7 @@ class Kernel:
 
         Raises:
             CompileError: not compiled yet, or a run-time number decides what is read and is not
-                given, or there is no such extent or number.
+                given, or some extents are given and not all, or there is no such extent or number.
         """
         from tilecc.cost import report
         from tilecc.deciding import decided, told_apart
@@ -428,6 +434,13 @@ class Kernel:
         compiled = self._done("no cost is known yet")
         func = self._compiler.func
         extents, scalars, arrays = known = told_apart(func, compiled, sizes)
+        missing = [n for n in extent_names(func) if n not in extents]
+        if missing and any(n in sizes for n in extents):
+            more = ", ".join(f"{n}=..." for n in missing)
+            hint = f"add {more}; without any extent costs are formulas"
+            raise CompileError(
+                Diagnostic(f"cost: {', '.join(missing)} must be known for numbers", None, hint)
+            )
         return report(
             func if self._compiler.level == "graph" else None,
             self.loop_func,

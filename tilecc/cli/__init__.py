@@ -67,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TileccError as e:
         click.echo(f"error: {e}", err=True)
         return 2 if type(e).__name__ in _USAGE else 1
+    except MemoryError as e:
+        message = f"not enough memory ({e})" if str(e) else "not enough memory"
+        click.echo(f"error: {message}\n    give smaller sizes by --shape", err=True)
+        return 1
     except BrokenPipeError:
         # What reads our output has had enough; Python would complain when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
