@@ -70,7 +70,8 @@ def _nominal(k: Kernel, extents: Mapping[str, int]) -> Counter:
             found += [s.base, s.extent]
             if s.axis in k.tile:
                 lengths |= {n.name for n in walk(s.extent) if isinstance(n, Extent)}
-    for i in {i for x in (*k.accesses, *k.work) for i in x.nest}:
+    nests = [*(a.nest for a in k.accesses), *(w.nest for w in k.work)]
+    for i in {i for nest in nests for i in nest}:
         found += [i.lo, i.hi] if isinstance(i, Loop) else [i.condition]
     for e in found:
         for n in walk(e):
