@@ -1,5 +1,7 @@
 """The space: declared as data, pruned with reasons, ranked by mechanisms of the machine."""
 
+import functools
+
 import pytest
 from test_answers import attention, causal, of
 
@@ -12,6 +14,7 @@ from tilecc.tuning.points import points
 V4 = "x86-64-v4"
 
 
+@functools.cache
 def space(spec=attention, dtype="float32", n=1024, target=V4, **static):
     what = of(spec, {"D": 64, **static}, dtype, target)
     return points(what.loop, what.target, {"B": 1, "H": 8, "N": n, "D": 64})

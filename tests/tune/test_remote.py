@@ -41,11 +41,16 @@ def end(p: subprocess.Popen) -> None:
 
 
 def wait_for(tracker: Tracker, count: int) -> None:
+    """Until the tracker listens and has `count` boards."""
     from tvm import rpc
 
-    stop = time.monotonic() + 120
+    stop = time.monotonic() + 300
     while True:
         with contextlib.suppress(Exception):
+            with socket.create_connection((tracker.host, tracker.port), 5):
+                pass
+            if count == 0:
+                return
             found = rpc.connect_tracker(tracker.host, tracker.port).summary()
             if found["queue_info"].get(tracker.key, {}).get("free", 0) >= count:
                 return
@@ -60,6 +65,7 @@ def boards():
     tracker = Tracker("127.0.0.1", port, "board")
     where = ["--tracker", f"127.0.0.1:{port}", "--key", "board"]
     try:
+        wait_for(tracker, 0)
         processes += [start("rpc_server", free_port(), *where) for _ in range(2)]
         wait_for(tracker, 2)
         yield tracker, processes
