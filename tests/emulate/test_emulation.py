@@ -82,6 +82,13 @@ def test_some_ctas(causal):
     np.testing.assert_array_equal(out, by_number.outputs[0])
 
 
+def test_no_ctas(causal):
+    kernel, inputs = causal
+    found = tc.emulate(kernel, **inputs, ctas=[])
+    assert found.ctas == 0 and found.check is None and found.max_error is None
+    assert "no output was compared" in str(found)
+
+
 def test_some_ctas_of_a_problem_that_is_too_large_for_the_reference():
     kernel, inputs = sized("causal.py", H=2, N=8192, D=32)
     found = tc.emulate(kernel, **inputs, ctas=[1, 3])

@@ -41,7 +41,7 @@ class Emulation:
     predicted: Moved | None
     """The cost model's bytes for all CTAs; None where data decides them."""
     check: Check | None
-    """The comparison with float64."""
+    """The comparison with float64; None if it was not asked for, or nothing can be compared."""
 
     @property
     def ctas(self) -> int:
@@ -171,6 +171,8 @@ class Emulation:
                 f"check     {verdict} float64: largest error {self.check.error:.2e}, "
                 f"allowed {self.check.tolerance:.2e}"
             )
+        else:
+            lines.append("check     no output was compared")
         lines += [f"bytes     {line}" for line in self._table()]
         for kind in ("races", "undefined", "out_of_bounds", "bank_conflicts"):
             lines.append(f"{kind.replace('_', ' '):13} {len(self._all(kind))}")
