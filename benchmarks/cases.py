@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,4 +131,7 @@ def cases(n: int = 4096, keys: int = 8192) -> list[Case]:
         found.append(
             Case(f"{short} decode", "decode", dtype, 128, keys, heads=32, kv_heads=8, decode=True)
         )
+        # One head and a long context: all threads can do is share out its keys.
+        alone = Case(f"{short} one head", "decode", dtype, 64, 8 * keys, heads=1, kv_heads=1)
+        found.append(replace(alone, decode=True))
     return found
