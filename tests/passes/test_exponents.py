@@ -173,3 +173,16 @@ def test_float64_takes_the_difference_first():
     v = _rng().standard_normal((M, D))
     out, _ = interpret(run.func, {"x": x, "v": v}, chunk=8)
     np.testing.assert_allclose(out, np.broadcast_to(v.mean(0), (N, D)), rtol=1e-12)
+
+
+def test_constants_of_float64_kernels_are_not_rounded_to_f32():
+    kernel = tc.compile(sink, dtype="float64", static={"D": D}, tile=16)
+    x, v = _rng().standard_normal((N, M)), _rng().standard_normal((M, D))
+    x[0] = -np.inf
+    s = x * 0.125
+    m = np.maximum(s.max(1, keepdims=True), 0.5)
+    p = np.exp(s - m)
+    l = p.sum(1, keepdims=True) + np.exp(0.5 - m)
+    out, lse = kernel(x, v)
+    np.testing.assert_allclose(out, p @ v / l, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(lse, (m + np.log(l))[:, 0], rtol=1e-13, atol=1e-15)

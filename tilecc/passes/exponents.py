@@ -311,10 +311,20 @@ def _smallest(scales: list[Expr]) -> set[Expr]:
     )
 
 
+def _times(x: Expr, q: Expr) -> Expr:
+    """x*q; numbers are multiplied here, since a kernel would do it in f32."""
+    if q == ONE:
+        return x
+    if isinstance(x, Const) and isinstance(q, Const):
+        return Const(float(x.value) * float(q.value))
+    return call("mul", x, q)
+
+
 def _split(x: Expr, c: Expr, q: float) -> Expr:
     """x*c, or x*q where that is large."""
-    y = x if c == ONE else call("mul", x, c)
-    large = x if q == 1.0 else call("mul", x, Const(q))
+    y, large = _times(x, c), _times(x, Const(q))
+    if isinstance(y, Const):
+        return y if abs(y.value) <= LIMIT else large
     return call("where", call("le", call("abs", y), Const(LIMIT)), y, large)
 
 
@@ -323,6 +333,6 @@ def _in_elements(y: Expr, unit: Expr) -> Expr | None:
 
     def leaf(x: Expr, c: Expr) -> Expr | None:
         q = ratio(c, unit)
-        return x if q == 1.0 else None if q is None else call("mul", x, Const(q))
+        return None if q is None else _times(x, Const(q))
 
     return leaves_to(y, leaf)

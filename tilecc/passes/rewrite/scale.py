@@ -233,8 +233,14 @@ def scale_into_extremum(rw: Rewriter, t: Term) -> Term | None:
     parts = [scaled(a) for a in core.args]
     if all(inner == ONE for _, inner in parts):
         return None
-    args = (times(rw.terms, x, combine(rw.terms, inner, s)) for x, inner in parts)
-    return rw.terms.call(core.data, *args)
+
+    def part(x: Term, inner: Scale) -> Term:
+        number = constant_scale(x)
+        if number is not None:  # no rule of this phase would multiply it out
+            return scale_term(rw.terms, combine(rw.terms, number, s))
+        return times(rw.terms, x, combine(rw.terms, inner, s))
+
+    return rw.terms.call(core.data, *(part(x, inner) for x, inner in parts))
 
 
 RULES = [
