@@ -58,7 +58,7 @@ def progress_line(p: Progress, peak: float) -> str:
         rate = p.flops / p.best.seconds
         share = f", {rate / peak:.0%} of peak" if peak else ""
         parts.append(
-            f"best {_ms(p.best.seconds)} ms (predicted {_ms(p.best.predicted)}), "
+            f"best {_ms(p.best.seconds)} ms (predicted {_ms(p.best.predicted)} ms), "
             f"{rate / 1e9:.0f} GFLOP/s{share}: {p.best.config}"
         )
     if p.remaining is not None:
