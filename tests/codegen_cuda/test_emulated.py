@@ -34,7 +34,9 @@ def check(report: dict, dtype: str) -> None:
     """What every kernel must show; 16-bit ones without bank conflicts too."""
     assert report["ok"] and report["max_error"] <= report["tolerance"]
     assert not report["races"] and not report["undefined"]
-    assert report["bytes"]["requested"] == report["bytes"]["predicted"]
+    predicted = report["bytes"]["predicted"]
+    if predicted is not None:  # which tiles a table of the user's skips, no formula says
+        assert report["bytes"]["requested"] == predicted
     if dtype != "float32":
         assert not report["bank_conflicts"]
 
@@ -55,6 +57,11 @@ def test_a_sample(name, dtype, n, tile):
 @pytest.mark.parametrize("d", [24, 72])
 def test_head_dimensions_that_no_instruction_divides(d):
     check(emulated("attention", "float16", 33, {"i": 32, "j": 16}, D=d, H=1), "float16")
+
+
+def test_an_odd_tile_that_goes_through_shared_memory():
+    """Pairs of 16-bit values must not be written where one of them is padding."""
+    check(emulated("causal", "bfloat16", 5, {"i": 16, "j": 5}, D=8, H=1), "bfloat16")
 
 
 @pytest.mark.slow

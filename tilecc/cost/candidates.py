@@ -29,7 +29,7 @@ def ladder(target: Target) -> Ladder:
     if target.kind == "abstract":
         return Ladder(target.tiles, target.tiles, square=True)
     if target.kind == "cuda":
-        return Ladder((32, 64, 128, 256), (32, 64, 96, 128, 256))
+        return Ladder((16, 32, 64, 128, 256), (16, 32, 64, 96, 128, 256))
     lanes = max(4, target.lanes("f32"))
     row = tuple(n for n in (16, 32, 64, 128) if n % lanes == 0)
     return Ladder(row or (lanes,), (32, 64, 128, 256))

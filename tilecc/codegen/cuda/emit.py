@@ -206,7 +206,7 @@ class Emitter:
         """Let the variable `v` (of a loop, of an `if`) be `x`."""
         home = self.plan.homes[v]
         if home == "cell":
-            self.cell(v, self.cells[x][0])
+            self.cell(v, self.read(x, At(_NOWHERE, {})))
         elif isinstance(home, Registers):
             self.fill(v, lambda at: self.read(x, at))
 
@@ -308,6 +308,8 @@ class Emitter:
         t = v.type.dtype
         pairs = layout.registers[-1:] == (("c", 2),) and t.bits == 16 and t.kind == "float"
         pairs = pairs and any(d.source == "c" for d in layout.digits(str(tile.inner)))
+        # A pair must not reach into the padding, which another thread fills.
+        pairs = pairs and v.type.axis(str(tile.inner)).size % 2 == 0
         with self.elements(layout, "c" if pairs else "") as env:
             if pairs:
                 first, second = (At(layout, {**env, "c": tirx.const(c, "int32")}) for c in (0, 1))
