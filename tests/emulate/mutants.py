@@ -33,6 +33,7 @@ def edit(pattern: str, change: str | Change, which: str = "middle") -> Mutation:
 BARRIER = r"^\s*(?:bar\.sync|barrier\.sync)\s[^;]*;"
 WAIT = r"cp\.async\.wait_(?:all|group)[^;]*;"
 COPY = r"^\s*cp\.async\.c[ag]\.shared(?:::cta)?\.global[^;]*;"
+STORE = r"\bst(?:\.global)?(?:\.v[24])?\.[bfsu]\d+\s"  # to global memory, or by generic addresses
 MMA = r"(mma\.sync[^{]*\{[^}]*\}, *)\{([^,]*), ?([^,]*), ?([^,]*), ?([^}]*)\}"
 
 
@@ -57,9 +58,9 @@ MUTATIONS: dict[str, Mutation] = {
                                        lambda m: f"{m[1]}+{int(m[2] or 0) + 128}]"),
     "sums for products": edit(r"\bmul(\.(?:rn\.)?(?:ftz\.)?f32)", r"add\1", "all"),
     "another shuffle": edit(r"shfl\.sync\.bfly", "shfl.sync.down", "all"),
-    "stores one element further": edit(r"(st\.global[^;]*\[%rd\d+)(?:\+(\d+))?\]",
-                                       lambda m: f"{m[1]}+{int(m[2] or 0) + 4}]"),
-    "a store left out": edit(r"^.*st\.global[^;]*;", ""),
+    "stores one element further": edit(rf"({STORE}[^;]*\[%rd\d+)(?:\+(\d+))?\]",
+                                       lambda m: f"{m[1]}+{int(m[2] or 0) + 4}]", "all"),
+    "no stores": edit(rf"^.*{STORE}[^;]*;", "", "all"),
     "one CTA too far": edit(r"(mov\.u32\s+%r\d+, )%ctaid\.x;", r"\g<1>%nctaid.x;", "all"),
     "other threads": edit(r"(mov\.u32\s+%r\d+, )%tid\.x;", r"\g<1>%laneid;", "all"),
 }  # fmt: skip
