@@ -70,3 +70,49 @@ def test_one_kernel_for_every_length(name):
     for rows, columns in LENGTHS:
         check(name, "float32", rows, columns)
     assert kernel_of(name, "float32").compilations == 1
+
+
+# What 16-bit rounding of each of P, q, k and v may add up to.
+NARROW = ("causal", "gqa", "mla", "paged", "kv_int8", "sink", "rope_half", "packed")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in NARROW[:3] else pytest.param(n, marks=pytest.mark.slow) for n in NARROW],
+)
+def test_bfloat16(name):
+    for rows, columns in LENGTHS[:3]:
+        check(name, "bfloat16", rows, columns)
+    assert kernel_of(name, "bfloat16").compilations == 1
+
+
+def test_the_latent_of_deepseek():
+    """512 + 64, and values of 512."""
+    n = {**sizes("mla", 7, 45), "C": 512, "R": 64, "B": 1, "H": 2}
+    inputs = arguments("mla", n)
+    kernel = tc.compile(spec_of("mla"), static={"C": 512, "R": 64})
+    inputs["scale"] = 576**-0.5
+    (want,) = FORMULAS["mla"](**widened(inputs))
+    np.testing.assert_allclose(kernel(**inputs), want, rtol=0, atol=2e-5)
+
+
+def test_layouts_are_read_where_they_lie():
+    """Transposed heads and reversed batches are strides; a last axis with steps is refused."""
+    _, inputs, (want,) = wanted("causal", 37, 61)
+    kernel = kernel_of("causal", "float32")
+    bnhd = {k: x.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3) for k, x in inputs.items()}
+    assert not bnhd["q"].flags.c_contiguous
+    np.testing.assert_allclose(kernel(**bnhd), want, rtol=0, atol=1e-5)
+    back = {k: x[::-1].copy()[::-1] for k, x in inputs.items()}
+    np.testing.assert_allclose(kernel(**back), want, rtol=0, atol=1e-5)
+    d_first = {k: np.moveaxis(np.moveaxis(x, -1, 0).copy(), 0, -1) for k, x in inputs.items()}
+    with pytest.raises(tc.ArgumentError, match=r"along axis d, its last(?s:.)*ascontiguousarray"):
+        kernel(**d_first)
+
+
+def test_a_row_depends_on_no_other_sequence():
+    """What else is in the batch, or packed beside it, changes no bit of a sequence's result."""
+    _, inputs, _ = wanted("cache", 37, 61)
+    kernel = kernel_of("cache", "float32")
+    alone = kernel(**{k: x[:1] for k, x in inputs.items()})
+    np.testing.assert_array_equal(kernel(**inputs)[:1], alone)

@@ -1,0 +1,26 @@
+"""docs/zoo.md is what the compiler says today: `python tests/zoo/page.py` writes it anew."""
+
+import re
+
+import pytest
+from cases import NAMES as SPECS
+from page import HEAD, NAMES, PAGE, ROWS, SMALL, TILE, row
+
+
+def test_every_spec_has_a_row():
+    assert sorted(NAMES) == SPECS
+    text = PAGE.read_text(encoding="utf-8")
+    assert re.findall(r"^### (\w+)$", text, re.MULTILINE) == NAMES
+    assert text.startswith(HEAD.format(tile=TILE, small=SMALL, rows=ROWS))
+
+
+# All of them take a minute, nearly all of it sympy's.
+SAMPLE = {"bottom_right", "mla", "linear", "paged"}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in SAMPLE else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+)
+def test_row_is_current(name):
+    text = PAGE.read_text(encoding="utf-8")
+    assert row(name) in text
