@@ -17,6 +17,7 @@ from tilecc.ir.printer import print_ir
 from tilecc.ir.verifier import verify
 from tilecc.passes.base import Remarks
 from tilecc.passes.tile import Tile
+from tilecc.passes.tiling.plan import tiled_axes
 from tilecc.pipeline import PassManager
 
 FRONT = "simplify,fuse,online-softmax,mask-tiles,exponents"
@@ -330,3 +331,16 @@ def test_operations_outside_of_kernels_are_refused():
 def test_a_program_is_tiled_once():
     with pytest.raises(CompileError, match="alloc is in no kernel"):
         tile(tile(named("causal")[1]))
+
+
+def test_a_batch_that_some_tensor_lacks_is_not_tiled():
+    """A tile of queries shares the keys of both parts; one of sequences those of one part."""
+
+    @tc.spec
+    def two_parts(q: tc.Tensor["b i:M d:8"], k: tc.Tensor["j:N d:8"], own: tc.Tensor["b t:L d:8"]):
+        s, r = tc.dot(q, k, over="d"), tc.dot(q, own, over="d")
+        return tc.dot(tc.exp(s), k, over="j") + tc.dot(tc.exp(r), own, over="t")
+
+    func = PassManager("simplify,fuse,online-softmax").run(two_parts.trace()).func
+    (kernel,) = [op for op in func.body.ops if op.name == "kernel"]
+    assert tiled_axes(kernel) == ("i", "j", "t")

@@ -66,7 +66,8 @@ def rows(kernel: Op) -> tuple[str, ...]:
 def tiled_rows(kernel: Op) -> tuple[str, ...]:
     """Of the rows that the same factors have, the last: each such tile lets the others be shared.
 
-    Attention has one (the queries); a plain product has two, one a factor.
+    Attention has one (the queries); a plain product has two, one a factor. A row whose factors
+    include all of another's would let fewer be shared, and is a dimension of the grid.
     """
     last: dict[frozenset[tuple[int, int]], str] = {}
     contractions = [op for op in kernel.body.walk() if op.name == "contract"]
@@ -78,7 +79,7 @@ def tiled_rows(kernel: Op) -> tuple[str, ...]:
             if v.type.has(a)
         )
         last[factors] = a
-    return tuple(last.values())
+    return tuple(a for factors, a in last.items() if not any(other < factors for other in last))
 
 
 def tiled_axes(kernel: Op) -> tuple[str, ...]:
