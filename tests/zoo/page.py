@@ -1,12 +1,13 @@
 # ruff: noqa: E402, E501
 """Writes docs/zoo.md from the specs and from what the compiler says of them.
 
-python tests/zoo/page.py
+python tests/zoo/page.py [NAME ...]
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ HEAD = """# The zoo
 
 Attention as people use it, each from a spec of a few lines in `examples/zoo/`. None is known to the compiler: it sees contractions, maps, reductions and access maps. Every spec is run by `tests/zoo/test_zoo.py`: each level of the IR and one compiled kernel for all lengths, against float64 numpy that is written from the formula and not from the spec. `tilecc run examples/zoo/NAME.py` runs one.
 
-Under each spec stands what the compiler makes of it: how many kernels, how often the keys are walked, and how many numbers move to and from memory, as a formula over the extents that comes from walking the loads and stores of the tile IR (tiles of {tile}, which divide the extents; heads of fixed size; not split over keys), beside the same for a kernel an operation. Where the bounds of the loops have no sum that could be read, only the unfused formula is given, and `tilecc cost` has the number. A map shows the tiles of {small} rows by {small} keys for {rows} queries: `#` full, `+` crossed by the mask, `.` skipped.
+Under each spec stands what the compiler makes of it: how many kernels, how often the keys are walked, and how many numbers move to and from memory, as a formula over the extents that comes from walking the loads and stores of the tile IR (tiles of {tile}, which divide the extents; heads of fixed size; not split over keys), beside the same for a kernel an operation. Where the bounds of the loops have no sum that could be read, only the unfused formula is given, and `tilecc cost` has the number. Where a mask depends on data, small kernels that run first map the tiles ([mask-tiles](passes/mask_tiles.md)), and `full_tiles` and `partial_tiles` are what they find. A map shows the tiles of {small} rows by {small} keys for about {rows} queries: `#` full, `+` crossed by the mask, `.` skipped.
 
 ```python
 import math
@@ -149,5 +150,17 @@ def page() -> Iterator[str]:
             yield f"\n{row(name)}"
 
 
+def replaced(text: str, name: str) -> str:
+    """The page with one row written anew."""
+    start = text.index(f"### {name}\n")
+    end = re.search(r"\n(?=###? )|\Z", text[start:])
+    assert end is not None
+    return text[:start] + row(name) + text[start + end.start() :]
+
+
 if __name__ == "__main__":
-    PAGE.write_text("".join(page()), encoding="utf-8")
+    if sys.argv[1:]:  # these rows alone
+        for name in sys.argv[1:]:
+            PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), name), encoding="utf-8")
+    else:
+        PAGE.write_text("".join(page()), encoding="utf-8")
