@@ -112,7 +112,10 @@ def picture(name: str) -> str:
     data = {k for k, x in inputs.items() if isinstance(x, np.ndarray) and x.dtype.kind not in "ib"}
     extents = set(extent_names(spec_of(name).trace())) - set(static_of(name))
     known = {k: x for k, x in inputs.items() if k not in data} | {e: n[e] for e in extents}
-    codes = kernel.tiles(**known).codes
+    try:
+        codes = kernel.tiles(**known).codes
+    except tc.CompileError:  # all that is read along the keys is read through a table
+        return ""
     if not (codes == 0).any():
         return ""
     first = codes.reshape(-1, *codes.shape[-2:])[0]
@@ -142,8 +145,12 @@ def row(name: str) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def head() -> str:
+    return HEAD.format(tile=TILE, small=SMALL, rows=ROWS)
+
+
 def page() -> Iterator[str]:
-    yield HEAD.format(tile=TILE, small=SMALL, rows=ROWS)
+    yield head()
     for section, names in ROWS_OF.items():
         yield f"\n## {section}\n"
         for name in names:
@@ -155,7 +162,8 @@ def replaced(text: str, name: str) -> str:
     start = text.index(f"### {name}\n")
     end = re.search(r"\n(?=###? )|\Z", text[start:])
     assert end is not None
-    return text[:start] + row(name) + text[start + end.start() :]
+    text = text[:start] + row(name) + text[start + end.start() :]
+    return head() + text[text.index("\n## ") :]
 
 
 if __name__ == "__main__":

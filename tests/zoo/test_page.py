@@ -4,14 +4,14 @@ import re
 
 import pytest
 from cases import NAMES as SPECS
-from page import HEAD, NAMES, PAGE, ROWS, SMALL, TILE, row
+from page import NAMES, PAGE, head, row
 
 
 def test_every_spec_has_a_row():
     assert sorted(NAMES) == SPECS
     text = PAGE.read_text(encoding="utf-8")
     assert re.findall(r"^### (\w+)$", text, re.MULTILINE) == NAMES
-    assert text.startswith(HEAD.format(tile=TILE, small=SMALL, rows=ROWS))
+    assert text.startswith(head())
 
 
 # All of them take a minute, nearly all of it sympy's.
