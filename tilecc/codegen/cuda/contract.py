@@ -10,11 +10,11 @@ from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cuda.elements import At, local
 from tilecc.codegen.cuda.mathlib import Prim
-from tilecc.codegen.cuda.plan import Registers
 from tilecc.codegen.cuda.products import DEPTH, Matrix
 from tilecc.codegen.cuda.roles import factors
 from tilecc.codegen.cuda.scalars import constant
 from tilecc.codegen.cuda.shared import CHUNK, SharedTile
+from tilecc.codegen.cuda.steps import Registers
 from tilecc.ir.core import Op
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ from tilecc.codegen.cuda.intrinsics import Intrinsics
 from tilecc.codegen.cuda.layout import Layout, conforms, register_at
 from tilecc.codegen.cuda.mathlib import HALVES, MEMORY, Math, Prim, register_type
 from tilecc.codegen.cuda.memory import Memory, Tensor
-from tilecc.codegen.cuda.plan import Branch, Item, Loop, Plan, Registers, Step
+from tilecc.codegen.cuda.plan import Plan
 from tilecc.codegen.cuda.reductions import reduce
 from tilecc.codegen.cuda.scalars import ExprLowering
 from tilecc.codegen.cuda.shared import SharedTile
+from tilecc.codegen.cuda.steps import Branch, Item, Loop, Registers, Step
 from tilecc.ir.core import Op, Value
 from tilecc.ir.dtypes import F32, I64, DType
 from tilecc.ir.expr import Cast, Expr

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tilecc.codegen.cuda.plan import Branch, Item, Loop, Plan, Step
+from tilecc.codegen.cuda.plan import Plan
 from tilecc.codegen.cuda.shared import Life, SharedTile, allocate, overlap
+from tilecc.codegen.cuda.steps import Branch, Item, Loop, Step
 
 
 @dataclass

@@ -21,7 +21,8 @@ from tilecc.codegen.cuda.intrinsics import Intrinsics, number
 from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.mathlib import MEMORY, Prim, register_type
 from tilecc.codegen.cuda.memory import Tensor
-from tilecc.codegen.cuda.plan import Item, Loop, Plan, Step
+from tilecc.codegen.cuda.plan import Plan
+from tilecc.codegen.cuda.steps import Item, Loop, Step
 from tilecc.codegen.program import MARKED, DeviceKernel, DeviceProgram, Parameter
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func, Op, Value

@@ -6,7 +6,6 @@ fills with zeros what lies beyond the tensor; any other element by element.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -16,19 +15,16 @@ from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.bounds import Bounds
 from tilecc.codegen.cuda.access import copy_unit
-from tilecc.codegen.cuda.elements import At, local
+from tilecc.codegen.cuda.copies import Copy, Rows, Spread, split
+from tilecc.codegen.cuda.elements import At
 from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.mathlib import MEMORY, Prim
 from tilecc.codegen.cuda.shared import CHUNK, SharedTile
 from tilecc.ir.core import Op, Range
 from tilecc.ir.dtypes import I64
-from tilecc.ir.expr import Expr
 
 if TYPE_CHECKING:
     from tilecc.codegen.cuda.emit import Emitter
-
-_UNROLLED = 16
-"""Copies by a thread that are written out."""
 
 
 @dataclass
@@ -72,8 +68,8 @@ class Memory:
         view = self.em.view(tile)
         sizes = dict(tile.axes)
         total = prod(tile.size(a) for a, _ in tile.axes)
-        with self._over(total) as n:
-            at = _split(n, [(a, tile.size(a)) for a, _ in tile.axes])
+        with Spread(self.em, total) as n:
+            at = split(n, [(a, tile.size(a)) for a, _ in tile.axes])
             outside = [at[a] >= s for a, s in sizes.items() if tile.size(a) > s]
             either = outside[0]
             for c in outside[1:]:
@@ -81,9 +77,6 @@ class Memory:
             with self.em.when([either]):
                 index = tile.offset // tile.dtype.bytes + tile.index(at)
                 T.buffer_store(view, tirx.const(0, MEMORY[tile.dtype.name]), [index])
-
-    def _over(self, total: int, unroll: bool = False) -> Any:
-        return _Spread(self.em, total, unroll)
 
     # Loads
 
@@ -97,7 +90,7 @@ class Memory:
         """A tile into shared memory."""
         unit = copy_unit(op, tile, self.em.call, self.aligned)
         if unit:
-            _Copy(self, op, tile, unit).emit()
+            Copy(self, op, tile, unit).emit()
         else:
             self.load_elements(op, tile)
 
@@ -107,8 +100,8 @@ class Memory:
         tensor, view = em.tensors[op.operands[0]], em.view(tile)
         sizes = dict(tile.axes)
         shape = [(a, tile.size(a) if tile.zero else n) for a, n in tile.axes]
-        with self._over(prod(n for _, n in shape)) as n:
-            where = _split(n, shape)
+        with Spread(self.em, prod(n for _, n in shape)) as n:
+            where = split(n, shape)
             index = tile.offset // tile.dtype.bytes + tile.index(where)
             at = At(Layout((), ()), {}, where)
             offset, valid = self.element(op, at)
@@ -155,7 +148,7 @@ class Memory:
 
     def store_rows(self, op: Op, tile: SharedTile) -> None:
         """A tile in shared memory to a tensor."""
-        _Rows(self, op, tile, CHUNK).emit()
+        Rows(self, op, tile, CHUNK).emit()
 
     def store(self, op: Op) -> None:
         """A tile to a tensor, each element by one of the threads that have it."""
@@ -170,218 +163,6 @@ class Memory:
             with em.when([*em.owned(layout, v, at), *valid]):
                 x = em.math.cast(em.read(v, at), v.type.dtype, target)
                 T.buffer_store(tensor.buffer, em.math.to_memory(x, target), [offset])
-
-
-class _Copy:
-    """The copy of a tile from global to shared memory, `unit` bytes at a time."""
-
-    def __init__(self, memory: Memory, op: Op, tile: SharedTile, unit: int) -> None:
-        self.memory, self.em, self.op, self.tile, self.unit = memory, memory.em, op, tile, unit
-        self.tensor = self.em.tensors[op.operands[1 if op.name == "store" else 0]]
-        each = unit // tile.dtype.bytes
-        self.each = each
-        self.sizes = dict(tile.axes)
-        self.shape = [(a, tile.size(a) if tile.zero else n) for a, n in tile.axes]
-        if each > 1:
-            self.tensor.alignment = max(self.tensor.alignment, unit)
-        inner = self.shape[-1][1]
-        self.columns = -(-inner // each)
-        self.rows = prod(n for _, n in self.shape[:-1])
-        self.base = local(1, "int64")
-        self.starts: dict[str, Prim] = {}
-
-    def emit(self) -> None:
-        """All copies of the tile."""
-        em, op = self.em, self.op
-        offset: Prim = tirx.const(0, "int64")
-        for n, c in enumerate(op.attrs["coords"]):
-            e = c.base if isinstance(c, Range) else c
-            x = em.uniform(e, op.operands, I64)
-            if isinstance(c, Range):
-                self.starts[c.axis] = x
-            else:
-                bounds = self.memory.bounds
-                if bounds.may_be_high(op, n):
-                    x = tirx.min(x, self.tensor.shape[n] - 1)
-                if bounds.may_be_low(op, n):
-                    x = tirx.max(x, tirx.const(0, "int64"))
-            offset = offset + x * self.tensor.strides[n]
-        T.buffer_store(self.base, offset, [0])
-        threads = em.plan.roles.threads
-        if self.columns <= threads:
-            self.by_rows(threads)
-        else:
-            with self.memory._over(self.rows * self.columns) as n:
-                where = self.where(n // self.columns, n % self.columns)
-                self.copy(where, self.address(where), [])
-
-    def by_rows(self, threads: int) -> None:
-        """Some whole rows at a time, so that each thread stays in its column.
-
-        Where rows are along one axis, the address moves on by a stride, and is not multiplied out.
-        """
-        together = threads // self.columns
-        column, row = self.em.thread % self.columns, self.em.thread // self.columns
-        kept = self.em.call("keep", tirx.Cast("uint32", row))
-        steps = -(-self.rows // together)
-        idle = [row < together] if together * self.columns < threads else []
-        along = [n for n, c in enumerate(self.op.attrs["coords"]) if self.is_row(c)]
-        address = None
-        if len(along) == 1:
-            address = local(1, "int64")
-            T.buffer_store(address, self.address(self.where(kept, column)), [0])
-            size = self.tile.dtype.bytes
-            move = self.tensor.strides[along[0]] * tirx.const(together * size, "int64")
-        loop = T.unroll if steps <= _UNROLLED else T.serial
-        with loop(0, steps) as k:
-            at = k * together + row
-            late = [at < self.rows] if self.rows % together else []
-            where = self.where(at, column)
-            start = self.address(where) if address is None else address[0]
-            self.copy(where, start, idle + late)
-            if address is not None:
-                T.buffer_store(address, address[0] + move, [0])
-
-    def is_row(self, c: Range | Expr) -> bool:
-        """Whether a coordinate moves from row to row."""
-        return isinstance(c, Range) and c.axis != self.tile.inner and dict(self.shape)[c.axis] > 1
-
-    def where(self, row: Prim, column: Prim) -> dict[str, Prim]:
-        """The coordinates in the tile of a unit."""
-        found = _split(row, self.shape[:-1])
-        found[self.tile.axes[-1][0]] = column * self.each
-        return found
-
-    def address(self, where: Mapping[str, Prim]) -> Prim:
-        """The address of a unit in global memory."""
-        start = self.em.call("address", T.address_of(self.tensor.buffer[self.base[0]]))
-        offset: Prim = tirx.const(0, "int64")
-        for n, c in enumerate(self.op.attrs["coords"]):
-            if isinstance(c, Range):
-                offset = offset + tirx.Cast("int64", where[c.axis]) * self.tensor.strides[n]
-        size = tirx.const(self.tile.dtype.bytes, "int64")
-        return self.em.call("keep_64", start) + offset * size
-
-    def copy(self, where: Mapping[str, Prim], source: Prim, conditions: list[Prim]) -> None:
-        """One unit, by threads for which the conditions hold."""
-        em, tile = self.em, self.tile
-        valid, bytes_ = [], None
-        for n, c in enumerate(self.op.attrs["coords"]):
-            if not isinstance(c, Range):
-                continue
-            size, room = self.sizes[c.axis], dict(self.shape)[c.axis]
-            if room > size:
-                valid.append(where[c.axis] < size)
-            if self.memory.bounds.may_be_low(self.op, n):
-                x = tirx.Cast("int64", where[c.axis])
-                valid.append(self.starts[c.axis] + x >= tirx.const(0, "int64"))
-            if self.memory.bounds.may_be_high(self.op, n):
-                left = self.tensor.shape[n] - self.starts[c.axis]
-                near = tirx.Cast("int32", tirx.min(left, tirx.const(1 << 28, "int64")))
-                if c.axis == tile.inner and self.each > 1:
-                    bytes_ = (near - where[c.axis]) * tile.dtype.bytes
-                else:
-                    valid.append(where[c.axis] < near)
-        index = tile.offset + tile.index(where) * tile.dtype.bytes
-        to = self.memory.shared_base() + tirx.Cast("uint32", index)
-        with em.when(conditions):
-            if not valid and bytes_ is None:
-                T.evaluate(em.call(f"cp_async_all_{self.unit}", to, source))
-                return
-            count: Prim = tirx.const(self.unit, "int32")
-            if bytes_ is not None:
-                count = tirx.max(tirx.min(bytes_, count), tirx.const(0, "int32"))
-            for c in valid:
-                count = tirx.Select(c, count, tirx.const(0, "int32"))
-            T.evaluate(em.call(f"cp_async_{self.unit}", to, source, count))
-
-
-class _Rows(_Copy):
-    """The copy of a tile from shared to global memory."""
-
-    def copy(self, where: Mapping[str, Prim], source: Prim, conditions: list[Prim]) -> None:
-        """One unit; element by element where the tensor ends within it."""
-        em, tile = self.em, self.tile
-        inner = str(tile.inner)
-        inside, whole = list(conditions), []
-        for n, c in enumerate(self.op.attrs["coords"]):
-            if not isinstance(c, Range):
-                continue
-            x = self.starts[c.axis] + tirx.Cast("int64", where[c.axis])
-            if self.memory.bounds.may_be_low(self.op, n):
-                inside.append(x >= tirx.const(0, "int64"))
-            if self.memory.bounds.may_be_high(self.op, n):
-                if c.axis == inner:
-                    whole.append(x + self.each <= self.tensor.shape[n])
-                else:
-                    inside.append(x < self.tensor.shape[n])
-        index = tile.offset + tile.index(where) * tile.dtype.bytes
-        chunk = local(4, "uint32")
-        with em.when(inside):
-            if not whole:
-                self.move(chunk, index, source)
-                return
-            with T.If(whole[0]):
-                with T.Then():
-                    self.move(chunk, index, source)
-                with T.Else():
-                    self.elements(where)
-
-    def move(self, chunk: Any, index: Prim, to: Prim) -> None:
-        """16 bytes."""
-        call = self.em.call
-        T.evaluate(call("load_16", T.address_of(chunk[0]), T.address_of(self.em.shared[index])))
-        T.evaluate(call("store_16", to, T.address_of(chunk[0])))
-
-    def elements(self, where: Mapping[str, Prim]) -> None:
-        """The elements of a unit that lie in the tensor."""
-        inner = str(self.tile.inner)
-        view, size = self.em.view(self.tile), self.tile.dtype.bytes
-        with T.serial(0, self.each) as k:
-            at = {**where, inner: where[inner] + k}
-            offset = self.base[0]
-            for n, c in enumerate(self.op.attrs["coords"]):
-                if isinstance(c, Range):
-                    offset = offset + tirx.Cast("int64", at[c.axis]) * self.tensor.strides[n]
-            with self.em.when([self.starts[inner] + at[inner] < self.tensor.shape[-1]]):
-                x = view[self.tile.offset // size + self.tile.index(at)]
-                T.buffer_store(self.tensor.buffer, x, [offset])
-
-
-class _Spread:
-    """A loop over numbers below `total`, shared out to the threads."""
-
-    def __init__(self, em: Emitter, total: int, unroll: bool) -> None:
-        self.em, self.total, self.unroll = em, total, unroll
-        self.stack: list[Any] = []
-
-    def __enter__(self) -> Prim:
-        threads = self.em.plan.roles.threads
-        steps = -(-self.total // threads)
-        self.stack = [T.unroll(0, steps) if self.unroll else T.serial(0, steps)]
-        k = self.stack[0].__enter__()
-        n = k * threads + self.em.thread
-        if self.total % threads:
-            for frame in (T.If(n < self.total), T.Then()):
-                frame.__enter__()
-                self.stack.append(frame)
-        return n
-
-    def __exit__(self, *error: Any) -> None:
-        for frame in reversed(self.stack):
-            frame.__exit__(*error)
-
-
-def _split(n: Prim, axes: Sequence[tuple[str, int]]) -> dict[str, Prim]:
-    """A number as coordinates, the last axis fastest."""
-    where: dict[str, Prim] = {}
-    for k, (a, size) in reversed(list(enumerate(axes))):
-        if size == 1:
-            where[a] = tirx.const(0, "int32")
-            continue
-        where[a] = n % size if k else n
-        n = n // size
-    return where
 
 
 def _width(dtype: str) -> int:

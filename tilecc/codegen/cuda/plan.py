@@ -9,7 +9,6 @@ come from shared memory) is copied to a tile in shared memory first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from tilecc.codegen.cuda.access import goes_by_rows, memory_order
@@ -17,63 +16,11 @@ from tilecc.codegen.cuda.layout import Layout, conforms
 from tilecc.codegen.cuda.products import Matrix, matrix_product
 from tilecc.codegen.cuda.roles import Roles, factors, wide
 from tilecc.codegen.cuda.shared import SharedTile, tile_of
+from tilecc.codegen.cuda.steps import Branch, Home, Item, Loop, Registers, Step
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Block, Op, TensorType, Value, uses
 from tilecc.ir.expr import arg_numbers, indices
 from tilecc.target import Target
-
-
-@dataclass(frozen=True)
-class Registers:
-    """A tile in registers; `packed`: 16-bit floats two to a register, along the source c."""
-
-    layout: Layout
-    packed: bool = False
-
-
-@dataclass(eq=False)
-class Step:
-    """Something to emit. `kind` says what, `reads` and `writes` are tiles in shared memory.
-
-    `fenced`: there is a barrier between its writes and its reads. `barrier`, `wait`: what the
-    analysis of hazards puts before it.
-    """
-
-    kind: str
-    op: Op
-    value: Value | None = None
-    reads: list[SharedTile] = field(default_factory=list)
-    writes: list[SharedTile] = field(default_factory=list)
-    fenced: bool = False
-    barrier: bool = False
-    wait: bool = False
-    side: int = 0
-    """Which region of an `if` ends here."""
-
-
-@dataclass(eq=False)
-class Loop:
-    """A `for` and its body; `carried` tiles keep their contents from one iteration to the next."""
-
-    op: Op
-    body: list[Item]
-    carried: list[SharedTile] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Branch:
-    """An `if`."""
-
-    op: Op
-    then: list[Item]
-    other: list[Item]
-    barrier: bool = False
-    wait: bool = False
-
-
-Item = Step | Loop | Branch
-Home = Registers | SharedTile | str
-"""Registers, a tile in shared memory, "cell" (a scalar), "inline" (a map that readers compute)."""
 
 
 class Plan:

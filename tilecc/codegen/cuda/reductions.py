@@ -11,8 +11,8 @@ from tvm.tirx.script.builder import ir as T
 from tilecc.codegen.cuda.elements import At, local
 from tilecc.codegen.cuda.layout import Layout, register_at
 from tilecc.codegen.cuda.mathlib import Prim, register_type
-from tilecc.codegen.cuda.plan import Registers
 from tilecc.codegen.cuda.scalars import constant
+from tilecc.codegen.cuda.steps import Registers
 from tilecc.ir.core import Op
 from tilecc.ir.dtypes import DType
 
