@@ -235,6 +235,15 @@ def test_random_coordinates_are_inside(tilecc, name):
     assert found["shape"].get("Tk", 0) + found["shape"]["S"] * found["shape"].get("N", 0) > 1000
 
 
+def test_cost_where_data_bounds_the_keys(tilecc):
+    """There is no way to give an array here: lengths are random, of the axis, and it says so."""
+    out, _ = tilecc("cost", "examples/zoo/paged.py", "--shape", "B=3,D=8,Nq=64", "--tile", "64")
+    assert "numbers are for random length" in out
+    kept = re.search(r"computes +([\d,]+) operations in contractions", out)
+    assert kept is not None
+    assert int(kept[1].replace(",", "")) > 4 * 3 * 64 * 64 * 8  # more than a tile each
+
+
 def test_a_row_axis_of_heads_is_short_by_default(tilecc):
     out, _ = tilecc("cost", "examples/zoo/mla.py", "--json")
     assert {n: json.loads(out)["extents"][n] for n in "HC"} == {"H": 1, "C": 64}

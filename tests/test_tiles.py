@@ -348,3 +348,13 @@ def test_bytes_on_the_emulator_are_those_predicted_from_the_data():
     report = tc.emulate(kernel, q, k, v, np.repeat(np.arange(2, dtype=np.int32), [25, 15]))
     assert report.predicted is not None and report.bytes_read == report.predicted.bytes_read
     assert report.bytes_written == report.predicted.bytes_written and not report.races
+
+
+def test_what_is_missing_is_named_as_it_can_be_given():
+    """Lengths are an array: the numbers that a kernel loads from it are no arguments."""
+    kernel = tc.compile("examples/zoo/cache.py", static={"D": 8}, tile=16)
+    sizes = {"B": 2, "H": 1, "Nq": 16, "Nk": 40}
+    with pytest.raises(tc.CompileError, match=r"what is in %length\n.*give length= as an array"):
+        kernel.cost(**sizes)
+    few, many = (kernel.cost(**sizes, length=np.full(2, n)).fused.bytes for n in (16, 40))
+    assert few < many

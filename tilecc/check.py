@@ -18,6 +18,7 @@ from tilecc.ir.expr import (
     Index,
     arg_numbers,
     evaluate,
+    indices,
     transform,
     walk,
 )
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 # The tolerance is c * eps * max(1, largest finite logit or output), eps and c being those
 # of the output's type. Types below 32 bits compute in f32: their own rounding is nearly all.
 FACTOR, NARROW_FACTOR = 32, 1
+_ORDERS = ("lt", "le", "gt", "ge")
 # What the reference may hold at once, in elements of its largest tensor; and a sample's rows.
 ELEMENTS = 1 << 22
 ROWS = 64
@@ -55,10 +57,11 @@ def random_inputs(
 ) -> dict[str, Any]:
     """An argument for each parameter: normal floats, integers, and the given numbers.
 
-    Integers that are coordinates, such as a page's number, are within the tensor; others 0 and 1.
+    Integers that are coordinates, such as a page's number, are within the tensor; those that
+    coordinates are compared with, such as lengths, within the axis; others 0 and 1.
     """
     rng = np.random.default_rng(seed)
-    ends = _coordinate_ends(func, sizes)
+    ends = _bound_ends(func, sizes) | _coordinate_ends(func, sizes)
     found: dict[str, Any] = {}
     for p in func.params:
         t = p.type.dtype
@@ -86,6 +89,20 @@ def _coordinate_ends(func: Func, sizes: Mapping[str, int]) -> dict[Value, int]:
                 end = max(extent - first, 1)
                 if _coordinate(e, op.operands, p, end - 1, sizes) == first + end - 1:
                     ends[p] = min(end, ends.get(p, end))
+    return ends
+
+
+def _bound_ends(func: Func, sizes: Mapping[str, int]) -> dict[Value, int]:
+    """For parameters that bound coordinates: the first number that is past the longest axis."""
+    ends: dict[Value, int] = {}
+    for op in func.walk():
+        for e in walk(op.expr) if op.name == "map" else ():
+            if not isinstance(e, Call) or e.fn not in _ORDERS:
+                continue
+            axes = [op.result.type.axis(a) for a in indices(e)]
+            longest = max((integer(a.extent, sizes) for a in axes), default=0)
+            for p in {p for k in arg_numbers(e) for p in _sources(op.operands[k])} if axes else ():
+                ends[p] = max(longest + 1, ends.get(p, 2))
     return ends
 
 

@@ -45,6 +45,7 @@ def command(
       tilecc cost examples/attention.py --shape N=8,D=4 --dtype float16 --target canvas --tile 4
       tilecc cost examples/sliding_window.py --shape N=4096,D=64 --scalar w=512 --tiles
     """
+    from tilecc.check import random_inputs
     from tilecc.cli.program import load_program
 
     with options.progress(f"compiling {file}"):
@@ -52,7 +53,10 @@ def command(
         kernel = program.kernel(build=False)
         counts = {n: v for n, v in scalars.items() if n in kernel.counts}
         numbers = program.scalars({n: v for n, v in scalars.items() if n not in counts})
-        report = costs(kernel, program, {**numbers, **counts})
+        # What data decides is a symbol (`counts`) or is counted for some data.
+        of_data = bool(kernel.deciding) and not kernel.counts
+        inputs = random_inputs(program.func, program.sizes, numbers) if of_data else None
+        report = costs(kernel, program, {**numbers, **counts}, inputs)
         tiles = _tiles(kernel, program, numbers) if picture else None
         result = report.to_json() if as_json else {}
     if as_json:
@@ -60,6 +64,8 @@ def command(
         click.echo(json.dumps(result, indent=2))
         return
     show(report, program)
+    if of_data:
+        click.echo(f"data       numbers are for random {', '.join(kernel.deciding)}")
     if tiles is not None:
         click.echo(f"tiles      {'of random data, ' if kernel.deciding else ''}{tiles}")
 
@@ -144,7 +150,7 @@ def useful_flops(
     from tilecc.cost.useful import useful_flops as useful
 
     func = kernel.loop_func
-    if func is not None and not kernel.counts:
+    if func is not None and not kernel.deciding:
         return useful(func, kernel.target, program.sizes, scalars)
     work = costs(kernel, program, scalars, inputs).arithmetic
     assert work is not None, "all sizes are known"

@@ -40,8 +40,9 @@ class Counter:
         self.values: dict[str, Any] = dict(extents)
         self.values |= {f"%{name}": value for name, value in (scalars or {}).items()}
         arrays = arrays or {}
+        self.reads = dict(reads or {})
         self.arrays = {
-            name: (r, arrays[r.tensor]) for name, r in (reads or {}).items() if r.tensor in arrays
+            name: (r, arrays[r.tensor]) for name, r in self.reads.items() if r.tensor in arrays
         }
 
     def elements(self, accesses: Sequence[Access]) -> list[int]:
@@ -69,7 +70,7 @@ class Counter:
         """
         for n in walk(e):
             if isinstance(n, Extent) and n.name not in self.values and n.name not in self.arrays:
-                raise _missing(n.name, loc)
+                raise _missing(n.name, self.reads.get(n.name), loc)
         at = points or {}
 
         def extent(name: str) -> Any:
@@ -211,7 +212,11 @@ def _expand(counter: str, part: slice, lo: Any, trips: Any, points: _Points) -> 
     return inner, which
 
 
-def _missing(name: str, loc: Loc | None) -> CompileError:
+def _missing(name: str, read: Read | None, loc: Loc | None) -> CompileError:
+    if read is not None:
+        tensor = read.tensor.name
+        what = f"how much is read depends on what is in %{tensor}"
+        return CompileError(Diagnostic(what, loc, f"give {tensor}= as an array"))
     if name.startswith("%"):
         what = f"how much is read depends on {name}, a value known at run time only"
         return CompileError(
