@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _UNROLLED = 16
 """Copies by a thread that are written out."""
+_FAR = 1 << 27
+"""More elements than any tile has, and so few that their bytes are a 32-bit number."""
 
 
 class Copy:
@@ -129,7 +131,7 @@ class Copy:
                 valid.append(self.starts[c.axis] + x >= tirx.const(0, "int64"))
             if self.memory.bounds.may_be_high(self.op, n):
                 left = self.tensor.shape[n] - self.starts[c.axis]
-                near = tirx.Cast("int32", tirx.min(left, tirx.const(1 << 28, "int64")))
+                near = tirx.Cast("int32", tirx.min(left, tirx.const(_FAR, "int64")))
                 if c.axis == tile.inner and self.each > 1:
                     bytes_ = (near - where[c.axis]) * tile.dtype.bytes
                 else:
