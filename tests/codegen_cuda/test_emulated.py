@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tilecc as tc
 from tilecc.check import random_inputs
 from tilecc.cli.program import load_program
 from tilecc.compiler import extent_names, load
+from tilecc.ir.parser import parse_ir
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPECS = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem != "minilm")
@@ -62,6 +64,34 @@ def test_head_dimensions_that_no_instruction_divides(d):
 def test_an_odd_tile_that_goes_through_shared_memory():
     """Pairs of 16-bit values must not be written where one of them is padding."""
     check(emulated("causal", "bfloat16", 5, {"i": 16, "j": 5}, D=8, H=1), "bfloat16")
+
+
+REDUCED_WHILE_COPYING = """
+func @mixed(%x: f16[i:N, d:32], %y: f16[j:64, d:32]) {
+  %o = alloc : f32[i, j]
+  kernel grid(%i_tile: ceildiv(N, 64)) tile(i=64) {
+    %x_1 = load %x[%i_tile * 64 :+ i, 0 :+ d] pad i : sram f16[i:64, d:32]
+    %h = map cast(%x_1, f32) * 0.25 : reg f32[i, d]
+    %y_1 = load %y[0 :+ j, 0 :+ d] : sram f16[j:64, d]
+    %m = reduce max %h over i, d : reg f32
+    %p = map cast(%h, f16) : reg f16[i, d]
+    %s = contract %p, %y_1 over d : reg f32[i, j]
+    %t = map %s + %m : reg f32[i, j]
+    store %t, %o[%i_tile * 64 :+ i, 0 :+ j] clip i
+  }
+  return %o
+}
+"""
+
+
+def test_a_reduction_over_warps_does_not_end_copies_under_way():
+    """Its barrier orders threads, and waits for no copy: what reads the copy still has to."""
+    kernel = tc.compile(parse_ir(REDUCED_WHILE_COPYING), target="sm_80")
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((64, 32)).astype(np.float16) for _ in range(2))
+    for seed in (None, 1):
+        found = tc.emulate(kernel, x, y, seed=seed)
+        assert found.ok, found
 
 
 @pytest.mark.slow

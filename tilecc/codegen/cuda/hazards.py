@@ -33,11 +33,16 @@ class _State:
         return new
 
     def clear(self) -> bool:
-        """A barrier; whether it has copies to wait for."""
+        """A barrier that waits for copies; whether it has any to wait for."""
         waits = any(t.asynchronous for t in self.written)
         self.read.clear()
         self.written.clear()
         return waits
+
+    def fence(self) -> None:
+        """A barrier within a step, which waits for no copies: those under way stay so."""
+        self.read.clear()
+        self.written = {t for t in self.written if t.asynchronous}
 
 
 def place_barriers(plan: Plan) -> int:
@@ -59,7 +64,7 @@ def _step(step: Step, state: _State) -> None:
     step.wait = state.clear() if step.barrier else False
     state.read |= set(step.reads)
     if step.fenced:
-        state.clear()
+        state.fence()
         state.read |= set(step.writes)
     else:
         state.written |= set(step.writes)
