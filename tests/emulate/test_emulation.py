@@ -199,3 +199,12 @@ def test_the_command(capsys, tmp_path, causal):
     text = capsys.readouterr().out
     assert "race: CTA" in text and "/tilecc/causal_0.cu:" in text
     assert re.search(r"contract %q, %k over d .*# .*causal\.py:9", text), text
+
+
+def test_the_command_on_a_program_with_a_seed_of_its_own(capsys):
+    """Random bits of the program (Philox) as in float64, beside the seed of the warps' order."""
+    arguments = [str(EXAMPLES / "zoo" / "dropout.py"), "--dtype", "float16", "--tile", "32"]
+    arguments += ["--shape", "N=33,M=20,D=16", "--scalar", "seed=5", "--seed", "1", "--json"]
+    assert main(["emulate", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] and found["compared"] == 33 * 16 and found["scalars"] == {"seed": 5}

@@ -65,7 +65,7 @@ def command(
         with open(ptx, encoding="utf-8") as f:
             text = f.read()
     with options.progress("emulating"):
-        found = emulate(kernel, ctas=ctas, seed=seed, ptx=text, **inputs)
+        found = emulate(kernel, *inputs.values(), ctas=ctas, seed=seed, ptx=text)
     if as_json:
         facts: dict[str, Any] = {"name": kernel.name, "target": kernel.target.name, "dtype": dtype}
         facts |= {"shape": program.sizes, "scalars": numbers, "tile": dict(kernel.tile)}

@@ -68,8 +68,8 @@ def command(
     if not as_json:
         _show_program(kernel, program, numbers, inputs)
     with options.progress("running"):
-        outputs = kernel(**inputs)
-        seconds = _median(lambda: kernel(**inputs), repeat)
+        outputs = kernel(*inputs.values())
+        seconds = _median(lambda: kernel(*inputs.values()), repeat)
     with options.progress("comparing with float64"):
         check = _check(kernel, program, numbers, inputs, outputs)
     count = threads or available_threads()
@@ -116,7 +116,7 @@ def _check(
     if program.compiler.level != "graph":
         sizes = {n: v if n in program.static else min(v, 70) for n, v in sizes.items()}
         inputs = random_inputs(program.func, sizes, numbers)
-        outputs = kernel(**inputs)
+        outputs = kernel(*inputs.values())
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     return compare(program.func, sizes, inputs, outputs)
 

@@ -43,7 +43,7 @@ def emulate(
         seed: None for all warps in lockstep, else a random order of warps and landings of copies.
         ptx: PTX to run in place of the compiler's: a text, or a text for each kernel's name.
         check: compare with the program in float64.
-        kwargs: arguments by name.
+        kwargs: arguments by name; one that is called as one of the above is given in order.
 
     Returns:
         Outputs, findings and counts; see `Emulation`.
