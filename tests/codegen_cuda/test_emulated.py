@@ -66,6 +66,22 @@ def test_an_odd_tile_that_goes_through_shared_memory():
     check(emulated("causal", "bfloat16", 5, {"i": 16, "j": 5}, D=8, H=1), "bfloat16")
 
 
+def test_all_lanes_exchange_what_a_reduction_compares():
+    """f64 has no instruction for a maximum with NaN: what compares must not branch around it."""
+
+    @tc.spec
+    def extremes(x: tc.Tensor["i:N j:M"]):
+        return tc.max(x, over="j"), tc.min(x, over="j")
+
+    kernel = tc.compile(extremes, target="sm_80", dtype="float64", tile={"i": 16, "j": 16})
+    x = np.random.default_rng(0).standard_normal((20, 21))
+    x[3, 7] = np.nan
+    found = tc.emulate(kernel, x)
+    assert found.ok, found
+    for got, want in zip(found.outputs, (x.max(1), x.min(1)), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 REDUCED_WHILE_COPYING = """
 func @mixed(%x: f16[i:N, d:32], %y: f16[j:64, d:32]) {
   %o = alloc : f32[i, j]

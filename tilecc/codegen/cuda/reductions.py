@@ -100,9 +100,11 @@ class _Reduction:
         """Over two lanes whose numbers differ in a bit."""
         t = register_type(self.dtype)
         name = f"shuffle_{t[0]}{t[-2:]}"
+        # In a variable: written into a comparison, lanes would exchange only where they need it.
+        other = local(1, t)
         with T.unroll(0, self.layout.count) as n:
-            other = self.em.call(name, acc[n], tirx.const(mask, "int32"))
-            T.buffer_store(acc, self.combine(acc[n], other), [n])
+            T.buffer_store(other, self.em.call(name, acc[n], tirx.const(mask, "int32")), [0])
+            T.buffer_store(acc, self.combine(acc[n], other[0]), [n])
 
     def warps(self, acc: Any, digits: list[Any]) -> None:
         """Over warps, through shared memory."""
