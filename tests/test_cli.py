@@ -339,3 +339,11 @@ def test_an_error_in_the_spec_names_its_line(tilecc, tmp_path):
 def test_a_pass_that_cannot_do_its_work(tilecc, causal):
     _, err = tilecc("opt", causal, "--passes", "fuse", code=1)
     assert "causal.py:" in err and "run simplify first" in err
+
+
+@pytest.mark.parametrize("stage", ["fuse", "tile"])
+def test_a_pass_on_ir_of_another_level(tilecc, tmp_path, stage):
+    path = tmp_path / "later.tcir"
+    path.write_text(tilecc("compile", CAUSAL, "--emit", stage, "--tile", "64")[0])
+    _, err = tilecc("opt", path, "--passes", "simplify,fuse", code=1)
+    assert "simplify takes graph IR, and this is" in err

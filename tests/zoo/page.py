@@ -26,7 +26,7 @@ HEAD = """# The zoo
 
 <!-- Written by tests/zoo/page.py, and checked by tests/zoo/test_page.py. Do not edit. -->
 
-Attention as people use it, each from a spec of a few lines in `examples/zoo/`. None is known to the compiler: it sees contractions, maps, reductions and access maps. Every spec is run by `tests/zoo/test_zoo.py`: each level of the IR and one compiled kernel for all lengths, against float64 numpy that is written from the formula and not from the spec. `tilecc run examples/zoo/NAME.py` runs one.
+Attention as people use it, each from a spec of a few lines in `examples/zoo/`. None is known to the compiler: it sees contractions, maps, reductions and access maps. Every spec is run by `tests/zoo/test_zoo.py`: each level of the IR and one compiled kernel for all lengths, against float64 numpy that is written from the formula and not from the spec. `tilecc run examples/zoo/causal.py` runs one.
 
 Under each spec stands what the compiler makes of it: how many kernels, how often the keys are walked, and how many numbers move to and from memory, as a formula over the extents that comes from walking the loads and stores of the tile IR (tiles of {tile}, which divide the extents; heads of fixed size; not split over keys), beside the same for a kernel an operation. Where the bounds of the loops have no sum that could be read, only the unfused formula is given, and `tilecc cost` has the number. Where a mask depends on data, small kernels that run first map the tiles ([mask-tiles](passes/mask_tiles.md)), and `full_tiles` and `partial_tiles` are what they find. A map shows the tiles of {small} rows by {small} keys for about {rows} queries: `#` full, `+` crossed by the mask, `.` skipped.
 

@@ -50,8 +50,8 @@ def command(
     \b
     Examples:
       tilecc compile examples/causal.py --print-ir-after fuse
-      tilecc compile examples/causal.py --target sm_80 --shape D=128 --emit tile > causal.tcir
-      tilecc compile causal.tcir --emit asm
+      tilecc compile examples/causal.py --target sm_80 --shape D=128 --emit tile > tiled.tcir
+      tilecc compile tiled.tcir --emit asm
       tilecc compile examples/causal.py --dtype float16 --target sm_80 --emit resources --json
     """
     from tilecc.cli.program import load_program

@@ -19,7 +19,8 @@ def command(file: str, passes: str, no_locs: bool, remarks: bool, timings: bool)
     """Run passes on IR text, and print what comes out. No passes: what was read, to the letter.
 
     \b
-    Example:
+    Examples:
+      tilecc compile examples/causal.py --emit graph > causal.tcir
       tilecc opt causal.tcir --passes "simplify,fuse,online-softmax,tile{i=64,j=64}"
     """
     from tilecc.ir.parser import parse_ir

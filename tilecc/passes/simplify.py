@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilecc.errors import Loc
+from tilecc.errors import CompileError, Diagnostic, Loc
 from tilecc.ir.core import Func
 from tilecc.passes.base import Remarks
 from tilecc.passes.rewrite import composite, hoist, scalar, scale
@@ -41,7 +41,16 @@ class Simplify:
     name: ClassVar[str] = "simplify"
 
     def apply(self, func: Func, remarks: Remarks) -> Func:
-        """`func` simplified (graph IR)."""
+        """`func` simplified (graph IR).
+
+        Raises:
+            CompileError: it is of another level.
+        """
+        if func.level != "graph":
+            hint = "it comes before fuse; what follows can be run without it"
+            raise CompileError(
+                Diagnostic(f"simplify takes graph IR, and this is {func.level} IR", func.loc, hint)
+            )
         terms = Terms()
         roots = lift(func, terms)
         done: dict[tuple[str, Loc | None], None] = {}
