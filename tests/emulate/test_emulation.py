@@ -208,3 +208,20 @@ def test_the_command_on_a_program_with_a_seed_of_its_own(capsys):
     assert main(["emulate", *arguments]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] and found["compared"] == 33 * 16 and found["scalars"] == {"seed": 5}
+
+
+def test_reads_at_computed_places_are_not_held_against_the_model():
+    """Lanes that look up one bias ask for it once; the boxes beside it are counted as ever."""
+
+    @tc.spec
+    def biased(x: tc.Tensor["i:N j:M"], bias: tc.Tensor["r:R"]):
+        return x + bias.at(r=tc.minimum((tc.index("i") + tc.index("j")) // 4, tc.extent("r") - 1))
+
+    kernel = tc.compile(biased, target="sm_80", dtype="float32", tile=16)
+    rng = np.random.default_rng(0)
+    x, bias = (rng.standard_normal(n).astype(np.float32) for n in ((20, 21), 7))
+    found = tc.emulate(kernel, x, bias)
+    assert found.ok, found
+    assert found.predicted.estimated == {"bias"} and "about" in str(found)
+    assert found.bytes_read["bias"] != found.predicted.bytes_read["bias"]
+    assert found.bytes_read["x"] == found.predicted.bytes_read["x"] == x.nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilecc import emulator
@@ -13,8 +13,8 @@ from tilecc.emulation.arrays import arguments, arrays, fitting, unwritten, was_w
 from tilecc.emulation.report import Emulation, Launched, Moved
 from tilecc.emulator.ptx import SourceLine
 from tilecc.errors import CompileError, Diagnostic
-from tilecc.ir.core import Func, Value
-from tilecc.ir.expr import Env, evaluate
+from tilecc.ir.core import Func, Range, Value
+from tilecc.ir.expr import Env, arg_numbers, evaluate, indices
 from tilecc.saved.load import LoadedKernel
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def emulate(
     outputs = tuple(values[v] for v in func.returns)
     decide = () if isinstance(kernel, LoadedKernel) else kernel.deciding
     known = {p.name: x for p, x in given.items() if not p.type.axes or p.name in decide}
-    found = Emulation(outputs, launched, _predicted(kernel, {**bound.extents, **known}), None)
+    predicted = _predicted(kernel, func, {**bound.extents, **known})
+    found = Emulation(outputs, launched, predicted, None)
     if check:
         names = [p.name for p in func.params]
         inputs = dict(zip(names, (given[p] for p in func.params), strict=True))
@@ -174,8 +175,8 @@ def _chosen(ctas: Ctas, grid: int) -> Iterable[int] | None:
     return [c for c in ctas if 0 <= c < grid]
 
 
-def _predicted(kernel: Kernel | LoadedKernel, sizes: Mapping[str, Any]) -> Moved | None:
-    """The cost model's traffic; None where data decides it."""
+def _predicted(kernel: Kernel | LoadedKernel, func: Func, sizes: Mapping[str, Any]) -> Moved | None:
+    """The cost model's traffic for the tiled program `func`; None where data decides it."""
     try:
         io = kernel.cost(**sizes).fused
     except CompileError:
@@ -187,7 +188,21 @@ def _predicted(kernel: Kernel | LoadedKernel, sizes: Mapping[str, Any]) -> Moved
     return Moved(
         {n: b for n, b in reads.items() if b is not None},
         {n: b for n, b in writes.items() if b is not None},
+        frozenset(_read_at_computed_places(func)),
     )
+
+
+def _read_at_computed_places(func: Func) -> Iterator[str]:
+    """Tensors that are not read in boxes alone."""
+    names = Names(func)
+    for op in func.walk():
+        if op.name == "alloc":
+            names.name(op.result)
+        elif op.name == "load":
+            points = [c for c in op.attrs["coords"] if not isinstance(c, Range)]
+            tables = [op.operands[k].type.axes for e in points for k in arg_numbers(e)]
+            if any(tables) or any(indices(e) for e in points):
+                yield names.name(op.operands[0])
 
 
 def _compare(
