@@ -106,3 +106,10 @@ def test_rows_of_several_heads_are_one_product():
 
     (kernel,) = device(grouped, tile={"h": 4, "i": 16, "j": 64}).kernels
     assert "tc_mma_f16" in body(kernel)
+
+
+@pytest.mark.parametrize("d", [96, 128])
+def test_tiles_that_are_chosen_fit_with_the_factors_that_are_copied(d):
+    """In f32 a product's computed factor goes through shared memory, beside what is loaded."""
+    kernel = tc.compile("examples/causal.py", target="sm_80", static={"D": d})
+    assert "__global__" in kernel.ir("cuda")  # else: needs 212992 of 166912 bytes

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilecc.cost.footprint import Footprint
+from tilecc.cost.footprint import Buffer, Footprint
 from tilecc.target import Target, warps_for
 
 # Of a core's L2, what tiles may take: the rest is for what streams through, and for scratch.
@@ -43,7 +43,8 @@ def needs(
     """What the kernels need of each memory that tiles are put in, the narrowest memory first.
 
     On `canvas` all tiles are in SRAM, and numbers are counted. On a CPU all should stay in L2. On a
-    GPU loaded tiles are in shared memory, the others in registers.
+    GPU loaded tiles are in shared memory, and so are computed factors of products that are not for
+    matrix instructions; the others are in registers.
     """
     sram = target.sram
     if target.unit == "number":
@@ -51,6 +52,11 @@ def needs(
         return (Need("", most, sram.size, "number"),)
     if target.kind == "cuda":
         loaded = max((f.bytes(sizes, True) for f in footprints), default=0)
+        placed = max(
+            (f.bytes(sizes, True) + _copied(f, sizes or {}) for f in footprints), default=0
+        )
+        if sram.size is not None and placed > sram.size:  # what fits is told apart by its loads
+            loaded = placed
         held = max((thread_registers(f, sizes or {}) for f in footprints), default=0)
         found = (
             Need(sram.name, loaded, sram.size, "byte"),
@@ -60,6 +66,22 @@ def needs(
     most = max((f.bytes(sizes) for f in footprints), default=0)
     half = sram.size // CACHE_SHARE if sram.size is not None else None
     return (Need(f"half of {sram.name}", most, half, "byte"),)
+
+
+def _copied(f: Footprint, sizes: Mapping[str, int]) -> int:
+    """Bytes of tiles that are computed and then copied to shared memory, to be read by all threads.
+
+    Factors of products, unless matrix instructions (of operands of 16 bits) take them as fragments.
+    """
+    held = f.largest()
+    if all(b.bytes_each <= 2 for b in held if b.loaded and len(b.axes) > 1):
+        return 0
+    return sum(b.numbers(sizes) * b.bytes_each for b in held if _is_chunk(b, sizes))
+
+
+def _is_chunk(b: Buffer, sizes: Mapping[str, int]) -> bool:
+    """Whether it is computed for each tile of rows and of what is streamed, as scores are."""
+    return not b.loaded and len(b.axes) > 1 and all(a in sizes for a, _ in b.axes)
 
 
 def thread_registers(f: Footprint, sizes: Mapping[str, int]) -> int:
@@ -80,7 +102,6 @@ def thread_registers(f: Footprint, sizes: Mapping[str, int]) -> int:
     for b in held:
         numbers = b.numbers(sizes)
         total += -(-numbers * max(4, b.bytes_each) // each)
-        chunk = len(b.axes) > 1 and all(a in sizes for a, _ in b.axes)
-        if chunk and loaded and max(loaded) <= 2:
+        if _is_chunk(b, sizes) and loaded and max(loaded) <= 2:
             total += -(-numbers * 2 // each)
     return total + OTHER_REGISTERS
