@@ -358,3 +358,16 @@ def test_what_is_missing_is_named_as_it_can_be_given():
         kernel.cost(**sizes)
     few, many = (kernel.cost(**sizes, length=np.full(2, n)).fused.bytes for n in (16, 40))
     assert few < many
+
+
+def test_an_axis_that_no_tensor_has():
+    """Keys that are read from pages: positions are computed, and the mask of the last tile shows
+    how many there are."""
+    kernel = tc.compile("examples/zoo/paged.py", static={"D": 8}, tile=16)
+    lengths = np.array([20, 41])
+    found = kernel.tiles(B=2, H=1, G=1, Nq=20, P=9, S=5, N=9, length=lengths)
+    assert found.axes[-1] == "j" and found.extents[-1] == 45
+    i, j = np.arange(32), np.arange(48)
+    live = (j[None, :] <= i[:, None] + lengths[:, None, None] - 20) & (i < 20)[:, None] & (j < 45)
+    wanted = live.reshape(2, 2, 16, 3, 16).any(axis=(2, 4))
+    np.testing.assert_array_equal(found.codes.reshape(wanted.shape) > 0, wanted)

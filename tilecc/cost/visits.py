@@ -202,12 +202,31 @@ def _streams(kernel: Kernel) -> list[list[Op]]:
     return groups
 
 
+def _computed_axis(loops: Sequence[Op]) -> tuple[str, Expr | None]:
+    """The axis that loops walk by coordinates, and the extent that the last tile is masked by.
+
+    Both come from `tile * size + index(j) < N`; ("", None) where there is no such mask.
+    """
+    for loop in loops:
+        for op in loop.body.walk():
+            for e in walk(op.expr) if op.name == "map" else ():
+                match e:
+                    case Call("lt", (Call("add", (Call("mul", (Arg(k), _)), Index(axis))), end)):
+                        free = not any(isinstance(n, Arg | Index) for n in walk(end))
+                        if free and op.operands[k] is loop.body.args[0]:
+                            return axis, end
+    return "", None
+
+
 class _Walk:
     def __init__(self, kernel: Kernel, loops: Sequence[Op], counter: Counter) -> None:
         self.kernel, self.counter = kernel, counter
         self.names = {op: name for name, op in kernel.loops.items()}
         self.leaves = [leaf for op in loops for leaf in _leaves(op.body)]
         self.axis = kernel.counters().get(self.names[loops[0]], "")
+        self.length: Expr | None = None  # where no tensor has the axis: all is read elsewhere
+        if not self.axis:
+            self.axis, self.length = _computed_axis(loops)
         if not self.axis:
             raise CompileError(f"{kernel.op.name}: nothing is read along the axis that it walks")
         self.streams = {self.names[op] for op in loops}
@@ -243,6 +262,8 @@ class _Walk:
         return found
 
     def _extent(self, axis: str) -> int:
+        if axis == self.axis and self.length is not None:
+            return int(self.counter.value(self.length))
         spans = (s for a in self.kernel.accesses for s in a.spans if s.axis == axis)
         return int(self.counter.value(next(spans).extent))
 
