@@ -66,6 +66,15 @@ def test_an_odd_tile_that_goes_through_shared_memory():
     check(emulated("causal", "bfloat16", 5, {"i": 16, "j": 5}, D=8, H=1), "bfloat16")
 
 
+def test_a_copy_in_one_loop_is_not_there_in_the_next():
+    """With a single tile on the diagonal the first loop, over full tiles, runs no times at all."""
+    path = str(EXAMPLES / "zoo" / "rope_interleaved.py")
+    program = load_program(path, "sm_80", "float16", {"N": 5, "D": 16}, 16)
+    inputs = random_inputs(program.func, program.sizes, {})
+    found = tc.emulate(program.kernel(build=False), **inputs)
+    assert found.ok, found
+
+
 def test_all_lanes_exchange_what_a_reduction_compares():
     """f64 has no instruction for a maximum with NaN: what compares must not branch around it."""
 

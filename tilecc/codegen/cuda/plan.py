@@ -9,6 +9,7 @@ come from shared memory) is copied to a tile in shared memory first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tilecc.codegen.cuda.access import goes_by_rows, memory_order
@@ -32,9 +33,12 @@ class Plan:
         self.uses = uses(kernel.body)
         self.homes: dict[Value, Home] = {}
         self.copies: dict[Value, SharedTile] = {}
+        self.scratch: dict[Op, SharedTile] = {}
+        """Where reductions over warps exchange their parts."""
         self.tiles: list[SharedTile] = []
         self.matrices: dict[Op, Matrix] = {}
         self._wanted: dict[Value, SharedTile] = {}
+        self._copied: set[Value] = set()  # on every way to where the plan is
         self._blocks: dict[Value, Block] = {}
         for op in kernel.body.walk():
             if op.name == "contract":
@@ -219,7 +223,7 @@ class Plan:
             )
             self.tiles.append(scratch)
             step.writes.append(scratch)
-            self.copies[op.result] = scratch
+            self.scratch[op] = scratch
         self.homes[op.result] = (
             Registers(layout.without(*op.over)) if op.result.type.axes else "cell"
         )
@@ -254,14 +258,22 @@ class Plan:
                 self._want(end, home, op)
             elif isinstance(home, Registers):
                 yield from self._readable(start, home.layout, op)
-            yield Step("start", op, arg, reads=self._copied([arg], [start]))
-        body = self._block(op.body)
-        for arg, end in zip(op.body.args[1:], ends, strict=True):
-            home = self.homes[arg]
-            if isinstance(home, Registers):
-                body += self._readable(end, home.layout, op)
-        body.append(Step("yield", op, reads=self._copied(op.body.args[1:], ends)))
+            yield Step("start", op, arg, reads=self._assigned([arg], [start]))
+        with self._region():
+            body = self._block(op.body)
+            for arg, end in zip(op.body.args[1:], ends, strict=True):
+                home = self.homes[arg]
+                if isinstance(home, Registers):
+                    body += self._readable(end, home.layout, op)
+            body.append(Step("yield", op, reads=self._assigned(op.body.args[1:], ends)))
         yield Loop(op, body, carried)
+
+    @contextmanager
+    def _region(self) -> Iterator[None]:
+        """A loop's body or a side of an `if`: what is copied there may not be behind it."""
+        before = set(self._copied)
+        yield
+        self._copied = before
 
     def _carried(self, start: Value, arg: Value, op: Op) -> Home:
         if not arg.type.axes:
@@ -301,13 +313,14 @@ class Plan:
                 self.homes[v] = self._registers(v.type, self.roles.layout(v.type))
         bodies = []
         for side, region in enumerate(op.regions):
-            items = self._block(region)
-            for v, x in zip(op.results, region.terminator.operands, strict=True):
-                home = self.homes[v]
-                if isinstance(home, Registers):
-                    items += self._readable(x, home.layout, op)
             ends = region.terminator.operands
-            items.append(Step("join", op, reads=self._copied(op.results, ends), side=side))
+            with self._region():
+                items = self._block(region)
+                for v, x in zip(op.results, ends, strict=True):
+                    home = self.homes[v]
+                    if isinstance(home, Registers):
+                        items += self._readable(x, home.layout, op)
+                items.append(Step("join", op, reads=self._assigned(op.results, ends), side=side))
             bodies.append(items)
         while len(bodies) < 2:
             bodies.append([])
@@ -334,7 +347,7 @@ class Plan:
         """Whether each thread can read the elements that it has in `layout`."""
         home = self.homes[v]
         if isinstance(home, Registers):
-            return v in self.copies or conforms(home.layout, layout)
+            return v in self._copied or conforms(home.layout, layout)
         if home == "inline":
             assert v.owner is not None
             return all(self._is_readable(x, layout) for x in v.owner.operands)
@@ -353,13 +366,15 @@ class Plan:
 
     def _in_shared(self, v: Value, op: Op) -> Iterator[Item]:
         """Steps that put a copy of `v` in shared memory, if it is not there."""
-        if not v.type.axes or isinstance(self.homes[v], SharedTile) or v in self.copies:
+        if not v.type.axes or isinstance(self.homes[v], SharedTile) or v in self._copied:
             return
         home = self.homes[v]
         layout = home.layout if isinstance(home, Registers) else self.roles.layout(v.type)
         yield from self._readable(v, layout, op)
         reads = self._reads([v])
-        self.copies[v] = self._tile(v)
+        if v not in self.copies:
+            self.copies[v] = self._tile(v)
+        self._copied.add(v)
         yield Step("copy", op, v, reads=reads, writes=[self.copies[v]])
 
     def _reads(self, values: Sequence[Value]) -> list[SharedTile]:
@@ -369,14 +384,14 @@ class Plan:
             home = self.homes.get(v)
             if isinstance(home, SharedTile):
                 found[home] = None
-            elif v in self.copies:
+            elif v in self._copied:
                 found[self.copies[v]] = None
             elif home == "inline":
                 assert v.owner is not None
                 found |= dict.fromkeys(self._reads(v.owner.operands))
         return list(found)
 
-    def _copied(self, to: Sequence[Value], values: Sequence[Value]) -> list[SharedTile]:
+    def _assigned(self, to: Sequence[Value], values: Sequence[Value]) -> list[SharedTile]:
         """The tiles that assignments read; what stays in its tile is not read."""
         moved = [x for v, x in zip(to, values, strict=True) if isinstance(self.homes[v], Registers)]
         return self._reads(moved)

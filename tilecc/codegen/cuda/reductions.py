@@ -109,7 +109,7 @@ class _Reduction:
     def warps(self, acc: Any, digits: list[Any]) -> None:
         """Over warps, through shared memory."""
         em, out = self.em, self.op.result
-        tile = em.plan.copies[out]
+        tile = em.plan.scratch[self.op]
         view = em.view(tile)
 
         def index(warp: Prim, env: Any) -> Prim:
