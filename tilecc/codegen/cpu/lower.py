@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -28,7 +28,7 @@ from tilecc.ir.dtypes import I64, DType
 from tilecc.ir.expr import Const, Expr, Extent, extents
 from tilecc.target import Target
 
-# Registers that one element's computation may take beside the accumulators.
+# Buffers for what one element's computation reads more than once; a kernel may need more.
 _TEMPS = {"float32": 24, "float64": 24, "int32": 8, "int64": 12, "bool": 0}
 
 
@@ -150,6 +150,38 @@ def _lower_kernel(
     storage = Storage(layout, isa, planner).run()
     tensors, scalars = kernel_arguments(kernel, params)
     scratch = list(_scratch(storage, kernel))
+    counts = _TEMPS
+    while True:
+        body, short = _prim_func(name, kernel, isa, layout, planner, storage, params, counts)
+        if not short:
+            break
+        counts = {**counts, **short}
+    return KernelEntry(
+        name,
+        body,
+        (*tensors, *scalars),
+        kernel.attrs["grid"],
+        tuple(kernel.operands),
+        tuple(scratch),
+    )
+
+
+def _prim_func(
+    name: str,
+    kernel: Op,
+    isa: Isa,
+    layout: Layout,
+    planner: Planner,
+    storage: Storage,
+    params: Sequence[Value],
+    temps: Mapping[str, int],
+) -> tuple[Any, dict[str, int]]:
+    """The TIR function, and the `temps` that it takes beyond those given: with any, it is wrong.
+
+    A value that has no buffer would be written out wherever it is read. In a chain of values that
+    are each read twice that is exponential.
+    """
+    tensors, scalars = kernel_arguments(kernel, params)
     with IRBuilder() as ib, T.prim_func(s_tir=True):
         T.func_name(name)
         T.func_attr({"tirx.noalias": True, "global_symbol": name})
@@ -158,21 +190,14 @@ def _lower_kernel(
             s.name: T.match_buffer(
                 T.arg(s.name, T.handle()), (s.size,), register_name(s.dtype), align=64
             )
-            for s in scratch
+            for s in _scratch(storage, kernel)
         }
         begin = T.arg("begin", tirx.Var("begin", "int64"))
         end = T.arg("end", tirx.Var("end", "int64"))
-        emitter = _emitter(isa, kernel, layout, planner, storage, signature, buffers)
+        emitter = _emitter(isa, kernel, layout, planner, storage, signature, buffers, temps)
         with imported(isa):
             _tasks(emitter, kernel, begin, end)
-    return KernelEntry(
-        name,
-        ib.get(),
-        (*tensors, *scalars),
-        kernel.attrs["grid"],
-        tuple(kernel.operands),
-        tuple(scratch),
-    )
+    return ib.get(), emitter.temps.short
 
 
 def _scratch(storage: Storage, kernel: Op) -> Iterable[ScratchBuffer]:
@@ -200,13 +225,14 @@ def _emitter(
     storage: Storage,
     signature: _Signature,
     buffers: dict[str, Any],
+    counts: Mapping[str, int],
 ) -> Emitter:
     used: set[DType] = set()
     for op in kernel.body.walk():
         used |= {register_dtype(v.type.dtype) for v in [*op.operands, *op.results]}
     names = {register_name(t) for t in used} | {"int64", "int32"}
     width = layout.width
-    temps = {t: [_local(width, t) for _ in range(n)] for t, n in _TEMPS.items() if t in names}
+    temps = {t: [_local(width, t) for _ in range(n)] for t, n in counts.items() if t in names}
     count = 2 * len(storage.packed_by_nest)
     pairs = [_local(width, "float32") for _ in range(count)]
     sums = {

@@ -53,15 +53,23 @@ class Temps:
     buffers: Mapping[str, list[Any]]
     pairs: Sequence[Any] = ()  # f32 halves of values that are packed as bf16
     taken: dict[str, int] = field(default_factory=dict)
+    short: dict[str, int] = field(default_factory=dict)
+    """How many buffers of a type an element needs, where that is more than there are."""
 
     def take(self, t: DType) -> Any | None:
-        """A free buffer for a value of type `t`, None if all are taken."""
+        """A free buffer for a value of type `t`; None for a type that has no buffers.
+
+        When all are taken, the last one again: code in which `short` is not empty is not right.
+        """
         name = register_name(t)
-        n = self.taken.get(name, 0)
-        if n >= len(self.buffers.get(name, [])):
+        free = self.buffers.get(name)
+        if not free:
             return None
+        n = self.taken.get(name, 0)
         self.taken[name] = n + 1
-        return self.buffers[name][n]
+        if n >= len(free):
+            self.short[name] = max(n + 1, self.short.get(name, 0))
+        return free[min(n, len(free) - 1)]
 
     def release(self) -> None:
         """Give all buffers back."""

@@ -1,0 +1,60 @@
+"""Long chains of scalar operations on a score: right, and code in proportion to the chain."""
+
+import numpy as np
+import pytest
+
+import tilecc as tc
+
+
+def chain(turns, step):
+    @tc.spec
+    def chained(s: tc.Tensor["i:N j:M"], v: tc.Tensor["j:M e:D"]):
+        for r in range(turns):
+            s = step(s, r)
+        return tc.dot(tc.softmax(s, over="j"), v, over="j")
+
+    return chained
+
+
+def tanh(s, r):
+    return tc.tanh(s * 1.1 + 0.01 * r)
+
+
+def choice(s, r):
+    return tc.where(s > 0.1 * r, s * 1.02 + 0.01, s * 0.98)
+
+
+def square(s, r):
+    return s * s * 0.001 + s * 0.99
+
+
+def code_size(turns, step):
+    """Characters of TIR without indentation."""
+    kernel = tc.compile(chain(turns, step), static={"D": 4}, tile=16)
+    return sum(len(line.strip()) for line in kernel.ir("tir").splitlines())
+
+
+@pytest.mark.parametrize("step", [tanh, choice, square])
+def test_code_grows_with_the_chain(step):
+    """More values than there are buffers for by default; each is still computed once."""
+    size = {n: code_size(n, step) for n in (10, 40)}
+    assert size[40] < 4.5 * size[10]
+
+
+REFERENCE = {
+    tanh: lambda s, r: np.tanh(s * 1.1 + 0.01 * r),
+    choice: lambda s, r: np.where(s > 0.1 * r, s * 1.02 + 0.01, s * 0.98),
+    square: lambda s, r: s * s * 0.001 + s * 0.99,
+}
+
+
+@pytest.mark.parametrize("step", [choice, square])
+def test_a_chain_of_forty(step):
+    rng = np.random.default_rng(0)
+    s, v = rng.standard_normal((19, 33), dtype="f4"), rng.standard_normal((33, 4), dtype="f4")
+    got = tc.compile(chain(40, step), static={"D": 4}, tile=16)(s, v)
+    x = s.astype("f8")
+    for r in range(40):
+        x = REFERENCE[step](x, r)
+    p = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(got, p / p.sum(1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
