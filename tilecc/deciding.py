@@ -38,7 +38,7 @@ def told_apart(func: Func, compiled: Compiled, given: Mapping[str, Any]) -> Size
     tensors = {p.name: p for p in func.params if p.type.axes}
     arrays = {n: np.asarray(v) for n, v in given.items() if n in tensors and np.ndim(v)}
     scalars = {n: v for n, v in given.items() if n in numbers}
-    rest = {n: int(v) for n, v in given.items() if n not in scalars and n not in arrays}
+    rest = {n: v for n, v in given.items() if n not in scalars and n not in arrays}
     extents = {**compiled.static, **check_static(func, rest)}
     known = Func(func.name, [tensors[n] for n in arrays], func.body)
     return bind_shapes(known, [a.shape for a in arrays.values()], extents), scalars, arrays

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from handmade import handmade
 
+import tilecc as tc
 from tilecc.errors import ArgumentError
 
 X = np.zeros((5, 3), "f4")
@@ -148,3 +149,20 @@ def test_bad_number_of_threads_in_the_environment(kernel, monkeypatch):
     monkeypatch.setenv("TILECC_NUM_THREADS", "many")
     with pytest.raises(ArgumentError, match="TILECC_NUM_THREADS='many' is not a positive number"):
         kernel(X, 1.0, X, 1)
+
+
+def test_what_is_no_array_is_not_said_to_have_no_axes_too():
+    with pytest.raises(tc.ArgumentError) as error:
+        tc.compile("examples/attention.py", static={"D": 8})([[1.0]], None, "v")
+    assert [d.message.split(" which")[0] for d in error.value.diagnostics] == [
+        "argument q is a list,",
+        "argument k is a NoneType,",
+        "argument v is a str,",
+    ]
+
+
+@pytest.mark.parametrize("size", ["a", 2.5, None, -1])
+def test_a_size_that_is_no_whole_number(size):
+    kernel = tc.compile("examples/attention.py", static={"D": 8})
+    with pytest.raises(tc.CompileError, match=r"extent N is .*, not a whole number"):
+        kernel.cost(B=1, H=1, N=size)

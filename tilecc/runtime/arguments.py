@@ -7,7 +7,7 @@ is wrong is reported at once.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,7 @@ class Binder:
         held: list[Held | None] = []
         shapes: list[tuple[int, ...]] = []
         problems: list[Diagnostic] = []
+        shapeless: set[Value] = set()
         for p, x in zip(self.params, args, strict=True):
             try:
                 if not p.type.axes:
@@ -104,13 +105,15 @@ class Binder:
             except Refused as e:
                 problems.append(Diagnostic(f"argument {p.name} {e.message}", None, e.hint))
                 shapes.append(_shape(x))
+                if not hasattr(x, "shape"):
+                    shapeless.add(p)
                 continue
             values.append(h.tensor)
             held.append(h)
             shapes.append(h.shape)
         key = tuple(shapes)
         if problems:
-            raise ArgumentError([*problems, *self._shapes(key)[1]])
+            raise ArgumentError([*problems, *self._shapes(key, shapeless)[1]])
         extents = self._extents.get(key)
         if extents is None:
             extents, problems = self._shapes(key)
@@ -138,15 +141,17 @@ class Binder:
             raise ArgumentError([Diagnostic(f"{usage}: {p}") for p in problems])
         return [*args, *(kwargs[n] for n in self.names[len(args) :])]
 
-    def _shapes(self, shapes: Sequence[tuple[int, ...]]) -> tuple[dict[str, int], list[Diagnostic]]:
-        """Extents by name from the arguments' shapes, and what disagrees."""
+    def _shapes(
+        self, shapes: Sequence[tuple[int, ...]], shapeless: Collection[Value] = ()
+    ) -> tuple[dict[str, int], list[Diagnostic]]:
+        """Extents by name from the arguments' shapes, but for those without; what disagrees."""
         bound = dict(self.given)
         origin = {n: f"{n} = {v}, for which the kernel is compiled" for n, v in bound.items()}
         problems: list[Diagnostic] = []
         computed: list[tuple[str, Axis, int]] = []
         for p, shape in zip(self.params, shapes, strict=True):
             if len(shape) != len(p.type.axes):
-                if p.type.axes:
+                if p.type.axes and p not in shapeless:
                     problems.append(_rank(p, shape))
                 continue
             for a, n in zip(p.type.axes, shape, strict=True):
