@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tilecc.errors import CompileError, Diagnostic, TileccError
 from tilecc.ir.core import Func, bind_extents
 from tilecc.ir.expr import extents
-from tilecc.pipeline import Compilation, PassManager
+from tilecc.pipeline import Compilation, PassManager, too_deep
 from tilecc.tuning.config import Config
 
 if TYPE_CHECKING:
@@ -337,7 +337,11 @@ class Compiler:
             from tilecc.codegen import lower
 
             start = time.perf_counter()
-            compiled.program = lower(compiled.run.func, self.target, compiled.options)
+            func = compiled.run.func
+            try:
+                compiled.program = lower(func, self.target, compiled.options)
+            except RecursionError:
+                raise too_deep("tir", func) from None
             compiled.timings["tir"] = time.perf_counter() - start
         return compiled.program
 

@@ -251,9 +251,14 @@ def _apply(p: Pass, func: Func, log: Remarks) -> Func:
     try:
         return p.apply(func, log)
     except RecursionError:
-        message = f"{p.name}: a value depends on too long a chain of operations"
-        hint = "a Python loop puts every turn into the program: take fewer turns, or split it"
-        raise CompileError(Diagnostic(message, func.loc, hint)) from None
+        raise too_deep(p.name, func) from None
+
+
+def too_deep(stage: str, func: Func) -> CompileError:
+    """The error of a stage for which the expressions or the graph of `func` are too deep."""
+    message = f"{stage}: a value depends on too long a chain of operations"
+    hint = "a Python loop puts every turn into the program: take fewer turns, or split it"
+    return CompileError(Diagnostic(message, func.loc, hint))
 
 
 def _unique(name: str, stages: Sequence[Stage]) -> str:

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 
 from tilecc.ir.core import Block, Op, Value
 from tilecc.ir.dtypes import BOOL
-from tilecc.ir.expr import Arg, walk
+from tilecc.ir.expr import Arg, Expr, walk
+
+# Maps are evaluated where they are read while the expression that this gives is no deeper.
+_DEEP = 100
 
 
 @dataclass(eq=False)
@@ -105,6 +108,10 @@ def _times_read(op: Op, v: Value) -> int:
     return sum(isinstance(n, Arg) and op.operands[n.k] is v for n in walk(op.expr))
 
 
+def _depth(e: Expr) -> int:
+    return 1 + max(map(_depth, e.children()), default=0)
+
+
 class Planner:
     """Plans a kernel's blocks. `inline` are the maps that have no place of their own."""
 
@@ -112,6 +119,7 @@ class Planner:
         self.kept = kept  # loads to keep in scratch
         self.inline: set[Value] = set()
         self.scalars: set[Value] = set()
+        self.depth: dict[Value, int] = {}  # of the expressions of inline maps
         self.plan = self._block(body)
 
     def _block(self, block: Block) -> BlockPlan:
@@ -170,7 +178,11 @@ class Planner:
         )
         if op.result.type.dtype is BOOL:
             return same
-        return same and len(users) == 1 and _times_read(users[0], op.result) == 1
+        if not same or len(users) != 1 or _times_read(users[0], op.result) != 1:
+            return False
+        depth = _depth(op.expr) + max((self.depth.get(v, 0) for v in op.operands), default=0)
+        self.depth[op.result] = depth if depth <= _DEEP else 0
+        return depth <= _DEEP
 
     @staticmethod
     def _elementwise(user: Op, op: Op) -> bool:
