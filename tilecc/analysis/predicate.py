@@ -157,10 +157,9 @@ def _join(parts: Iterable[Pred], kind: Joined, absorbing: Bool, neutral: Bool) -
     if absorbing in flat:
         return absorbing
     conjunction = kind is Conj
-    for n, p in enumerate(flat):
-        for q in flat[n + 1 :]:
-            if contradict(p, q) if conjunction else contradict(negate(p), negate(q)):
-                return absorbing
+    refuted = flat if conjunction else [negate(p) for p in flat]
+    if any(contradict(p, q) for n, p in enumerate(refuted) for q in refuted[n + 1 :]):
+        return absorbing
     kept: list[Pred] = []
     for n, p in enumerate(flat):
         others = [*kept, *flat[n + 1 :]]
@@ -180,9 +179,11 @@ def _without_settled(p: Pred, others: Sequence[Pred], kind: Joined) -> Pred:
     q & (r | s) is q & s where q excludes r; q | (r & s) is q | s where r fails only if q holds.
     """
     if isinstance(p, Conj) and kind is Disj:
-        return conj(x for x in p.parts if not any(implies(negate(x), q) for q in others if q != p))
+        fails = [(x, negate(x)) for x in p.parts]
+        return conj(x for x, no in fails if not any(implies(no, q) for q in others if q != p))
     if isinstance(p, Disj) and kind is Conj:
-        return disj(x for x in p.parts if not any(implies(q, negate(x)) for q in others if q != p))
+        fails = [(x, negate(x)) for x in p.parts]
+        return disj(x for x, no in fails if not any(implies(q, no) for q in others if q != p))
     return p
 
 
