@@ -267,7 +267,7 @@ def test_an_axis_that_no_argument_has():
         keys = k.at(page=table.at(n=j // tc.extent("slot")), slot=j % tc.extent("slot"))
         return keys * tc.cast(j, "float32")
 
-    assert ops(pages)[-1].endswith(": f32[j:(N * SLOT), d]")
+    assert ops(pages)[0].endswith(": i32[j:(N * SLOT)]")
     k, table = rand(5, 3, 2), np.array([4, 0], "i4")
     (got,) = run(pages, k=k, table=table)
     np.testing.assert_allclose(got, k[table].reshape(6, 2) * np.arange(6)[:, None])
@@ -280,7 +280,7 @@ def test_a_negative_extent_is_0():
         j = tc.axis("j", tc.extent("i") - tc.extent("k"))
         return x.at(i=j + tc.extent("k")) + 0 * tc.sum(y, over="k")
 
-    assert ops(rest)[-1].endswith("[j:(maximum(I - K, 0))]")
+    assert ops(rest)[0].endswith("[j:maximum(I - K, 0)]")
     for i, k in ((5, 2), (2, 5)):
         (got,) = run(rest, x=rand(i), y=rand(k))
         np.testing.assert_allclose(got, rand(i)[k:])

@@ -332,7 +332,7 @@ def test_extents_are_kept_for_a_bounded_number_of_shapes(kernel):
 
     for n in range(arguments._REMEMBERED + 10):
         check(kernel, *arrays(n, 1))
-    assert len(kernel._binder._extents) <= arguments._REMEMBERED
+    assert len(kernel._call_binder._extents) <= arguments._REMEMBERED
 
 
 def test_a_target_that_is_not_here():

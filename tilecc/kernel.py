@@ -441,6 +441,10 @@ class Kernel:
             raise CompileError(
                 Diagnostic(f"cost: {', '.join(missing)} must be known for numbers", None, hint)
             )
+        # Maps that positions alone decide are made here: no argument could give their counts.
+        numbers = {p.name for p in func.params if not p.type.axes}
+        alone = not missing and not self.deciding and numbers <= set(scalars)
+        open_counts = alone and not set(self.counts) <= set(scalars)
         return report(
             func if self._compiler.level == "graph" else None,
             self.loop_func,
@@ -449,7 +453,7 @@ class Kernel:
             extents,
             scalars,
             compiled.choice,
-            decided(compiled, self.target, known) if arrays else None,
+            decided(compiled, self.target, known) if arrays or open_counts else None,
         )
 
     @property
