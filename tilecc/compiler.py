@@ -222,6 +222,12 @@ class Compiled:
         """The program as `tile` left it: what its traffic is counted in."""
         return self.run.stage(tile_stage([s.name for s in self.run.stages])).func
 
+    @property
+    def loop(self) -> Func | None:
+        """The program before `tile`; None if it came as tile IR."""
+        name = loop_stage([s.name for s in self.run.stages])
+        return self.run.stage(name).func if name is not None else None
+
 
 class Compiler:
     """Compiles one program for one target, for any binding of its extents."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilecc.chosen import ChosenTile
 from tilecc.codegen.program import DeviceProgram, Program
-from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, extent_names, loop_stage
+from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, extent_names
 from tilecc.dsl.specification import Spec
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func
@@ -235,9 +235,10 @@ class Kernel:
         from tilecc.dispatch import ByRows
         from tilecc.tuning.config import Config
 
-        if compiled.choice is None or len(compiled.run.stages) < 2 or self.target.kind != "cpu":
+        loop = compiled.loop
+        if compiled.choice is None or loop is None or self.target.kind != "cpu":
             return general  # sizes were given, or there is nothing to choose
-        found = rows_axis(compiled.run.stages[-2].func)
+        found = rows_axis(loop)
         if found is None:
             return general
         axis, extent = found
@@ -412,9 +413,7 @@ class Kernel:
     @property
     def loop_func(self) -> Func | None:
         """The program before `tile`; None if it came as tile IR."""
-        run = self._done("not compiled yet").run
-        name = loop_stage([s.name for s in run.stages])
-        return run.stage(name).func if name is not None else None
+        return self._done("not compiled yet").loop
 
     def cost(self, **sizes: Any) -> Report:
         """Memory traffic, footprint and arithmetic as formulas.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import tilecc
 from tilecc.codegen.program import DeviceProgram, Program
-from tilecc.compiler import Compiled, Compiler, loop_stage
+from tilecc.compiler import Compiled, Compiler
 from tilecc.cost import report
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func
@@ -127,8 +127,7 @@ def _compiled(compiler: Compiler, c: Compiled, archs: Sequence[str], folder: _Fo
 
 def _cost(compiler: Compiler, c: Compiled) -> Data:
     """The report, of the texts: values are called in it as they are when the texts are read."""
-    name = loop_stage([s.name for s in c.run.stages])
-    loop = _read(c.run.stage(name).func) if name is not None else None
+    loop = _read(c.loop) if c.loop is not None else None
     graph = _read(compiler.func) if compiler.level == "graph" else None
     made = report(graph, loop, _read(c.tiled), compiler.target, c.static, {}, c.choice)
     return made.to_json()

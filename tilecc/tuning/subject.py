@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilecc.compiler import Compiler, loop_stage
+from tilecc.compiler import Compiler
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func, bind_extents
 from tilecc.ir.expr import extents
@@ -67,9 +67,8 @@ def subject(compiler: Compiler, static: Mapping[str, int]) -> Subject:
         hint = "tune the spec, or the loop IR that it comes from"
         raise CompileError(Diagnostic("tile IR has its tiles already", func.loc, hint))
     compiled = compiler.passes(static)
-    before = loop_stage([s.name for s in compiled.run.stages])
-    assert before is not None, "the program is not tile IR"
-    loop = compiled.run.stage(before).func
+    loop = compiled.loop
+    assert loop is not None, "the program is not tile IR"
     key, form = key_of(compiled.run, compiler.target)
     source = bind_extents(func, dict(static)) if static else func
     return Subject(
