@@ -14,14 +14,6 @@ from tilecc.codegen.program import Program
 from tilecc.errors import CompileError
 from tilecc.target import Target
 
-_CONFIG = {
-    # TVM's elimination of common subexpressions can use a variable before it defines it; LLVM has
-    # its own.
-    "tirx.disable_cse_tir": True,
-    # This pass forgets that buffers are to be on the stack.
-    "tirx.disable_storage_rewrite": True,
-}
-
 
 @dataclass(frozen=True)
 class Library:
@@ -54,20 +46,51 @@ def build(program: Program, target: Target) -> Library:
     Raises:
         CompileError: the target is no CPU.
     """
-    import tvm
-    from tvm import tirx
 
     if target.kind != "cpu":
         raise CompileError(f"target {target.name} is not a CPU: kernels for it stop at TIR")
     start = time.perf_counter()
-    module = tvm.IRModule({k.name: k.prim_func for k in program.kernels})
-    with tvm.transform.PassContext(config=_CONFIG):
-        built = tirx.build(module, target=tvm.target.Target(llvm_target(target)))
+    built = build_tir({k.name: k.prim_func for k in program.kernels}, target)
     # Taking a function out of a module readies it for this process, which refuses foreign code.
     functions = {k.name: built[k.name] for k in program.kernels} if runs_here(target) else {}
     for f in functions.values():
         f.release_gil = True
     return Library(built, functions, time.perf_counter() - start, platform_of(target))
+
+
+def build_tir(functions: Mapping[str, Any], target: Target) -> Any:
+    """Functions of TIR by name as one TVM module of machine code.
+
+    The passes are those that the TIR of CPU kernels has something for. TVM's own pipeline for it
+    serves schedules and GPUs besides: on kernels it spends as long as LLVM does and changes
+    nothing. Nor do the functions check their arguments: the runtime has done so when it calls them,
+    and the checks of some twenty tensors are more code than a kernel.
+    """
+    import tvm
+    from tvm import s_tir, tirx
+
+    llvm = tvm.target.Target(llvm_target(target))
+    module = tirx.transform.BindTarget(llvm.with_host(llvm))(tvm.IRModule(dict(functions)))
+    passes = [
+        s_tir.transform.LowerOpaqueBlock(),  # takes away loops of one: no vector has one lane
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.BF16ComputeLegalize(),
+        tirx.transform.NarrowDataType(32),
+        tirx.transform.VectorizeLoop(True),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.RewriteUnsafeSelect(),
+        tirx.transform.FP8ComputeLegalize(),
+        tirx.transform.AnnotateEntryFunc(),
+        tirx.transform.SplitHostDevice(),
+        tirx.transform.MakePackedAPI(),
+        tirx.transform.FP8StorageLegalize(),
+        tirx.transform.BF16StorageLegalize(),
+        tirx.transform.SkipAssert(),
+        tirx.transform.LowerTVMBuiltin(),
+        tirx.transform.LowerIntrin(),
+    ]
+    lowered = tvm.transform.Sequential(passes)(module)
+    return tvm.get_global_func("target.build.llvm")(lowered, llvm.with_host(llvm))
 
 
 def llvm_target(target: Target) -> dict[str, Any]:

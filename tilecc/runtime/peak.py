@@ -43,13 +43,12 @@ def fma_peak(threads: int, dtype: DType = F32) -> float:
 @functools.cache
 def _kernel(dtype: DType) -> tuple[Any, int]:
     """The compiled function (data, begin, end), and how many lanes its vectors have."""
-    import tvm
     from tvm import tirx
     from tvm.script.ir_builder import IRBuilder
     from tvm.tirx.script.builder import ir as T
 
     from tilecc.host import host
-    from tilecc.runtime.build import llvm_target
+    from tilecc.runtime.build import build_tir
 
     target = host()
     lanes = target.lanes(dtype.name)
@@ -78,7 +77,4 @@ def _kernel(dtype: DType) -> tuple[Any, int]:
             for c, place in enumerate(places):
                 value = tirx.BufferLoad(acc, [place])
                 T.buffer_store(data, value, [task, 2 + c, tirx.Ramp(0, 1, lanes)])
-    built = tirx.build(
-        tvm.IRModule({"peak": ib.get()}), target=tvm.target.Target(llvm_target(target))
-    )
-    return built["peak"], lanes
+    return build_tir({"peak": ib.get()}, target)["peak"], lanes
