@@ -273,6 +273,15 @@ class Kernel:
         assert isinstance(program, DeviceProgram)
         return DeviceExecutable(func, program, library.images, self._driver)
 
+    def _tuned_variants(self, compiled: Compiled) -> list[Compiled]:
+        """Of a tuned program one for all calls, and one for each configuration, its own last."""
+        if compiled.answers is None:
+            return [compiled]
+        found = self._compiler.passes(compiled.static, PREDICTED)
+        found.answers = None
+        others = [c for c in compiled.answers.configs if c != compiled.config]
+        return [found, *(self._compiler.passes(compiled.static, c) for c in others), compiled]
+
     def _variant(self, static: dict[str, int]) -> Any:
         """What builds the executable for a remembered configuration, or (None) a predicted one."""
 
@@ -302,7 +311,7 @@ class Kernel:
         self._done("there is nothing to save yet")
         with self._lock:
             few = [self._few[key] for key in sorted(self._few)]
-            compiled = list(self._specialised.values())
+            compiled = [v for c in self._specialised.values() for v in self._tuned_variants(c)]
         save(Source(self._compiler, compiled, self.static, self.threads, few), path, archs)
 
     @property

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilecc as tc
-from tilecc.compiler import Compiler, load
+from tilecc.compiler import PREDICTED, Compiler, load
 from tilecc.target import resolve
 from tilecc.tuning.buckets import Bucket, high, low
 from tilecc.tuning.config import Config
@@ -131,6 +131,22 @@ def test_one_kernel_dispatches_over_buckets(db):
     for n in (30, 60, 100, 129, 33):
         np.testing.assert_allclose(kernel(*inputs(n)), expected(*inputs(n)), atol=1e-5)
     assert kernel.compilations == 2
+
+
+def test_a_file_has_all_configurations(db, tmp_path):
+    what = of(attention, {"D": 32})
+    for n, size in ((32, 16), (64, 32), (128, 64)):
+        remember(db, what, Config.of({"i": size, "j": 32}), N=n)
+    kernel, path = tc.compile(attention, static={"D": 32}), tmp_path / "tuned.tcc"
+    kernel.save(path)
+    loaded = tc.load(path)
+    assert loaded.tile == dict(kernel.tile)
+    tiles = {}
+    for n in (30, 46, 100, 129, 300):
+        np.testing.assert_array_equal(loaded(*inputs(n)), kernel(*inputs(n)))
+        tiles[n] = loaded.tile["i"]
+    assert [tiles[n] for n in (30, 46, 100, 129)] == [16, 32, 64, 64]
+    assert tiles[300] == kernel._compiler.passes({"D": 32}, PREDICTED).tile["i"]
 
 
 def test_static_lengths_have_one_bucket(db):

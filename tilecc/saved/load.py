@@ -21,6 +21,7 @@ from tilecc.saved.device import device_program, device_text
 from tilecc.saved.encode import entry_from, numbered, target_from
 from tilecc.saved.machine import Machine
 from tilecc.target import Target
+from tilecc.tuning.buckets import Bucket, nearest
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None) -> LoadedKernel:
@@ -55,6 +56,12 @@ class _Part:
         """Whether this is for calls with these extents."""
         static = all(extents.get(name) == n for name, n in self.static.items())
         return static and all(extents[name] <= n for name, n in self.data["most"].items())
+
+    @cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The calls that a tuner found this for; none: it did not, and this is for all calls."""
+        tuned = self.data.get("tuned")
+        return tuple(Bucket.from_text(t) for t in tuned["buckets"]) if tuned else ()
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -229,12 +236,13 @@ class LoadedKernel:
         return part.tiled, program, texts
 
     def _part(self, extents: Mapping[str, int]) -> _Part:
-        for part in self._parts:
-            if part.fits(extents):
-                if part.static.keys() == self._parts[-1].static.keys() and not part.data["most"]:
-                    self._last = part  # and not one for few rows
-                return part
-        raise self._no_code(extents)
+        fitting = [part for part in self._parts if part.fits(extents)]
+        if not fitting:
+            raise self._no_code(extents)
+        part = _tuned(fitting, extents) or next((p for p in fitting if not p.buckets), fitting[0])
+        if part.static.keys() == self._parts[-1].static.keys() and not part.data["most"]:
+            self._last = part  # and not one for few rows
+        return part
 
     def _no_code(self, extents: Mapping[str, int]) -> ArgumentError:
         wanted = sorted(self._parts[-1].static.keys() - self.static.keys())
@@ -315,6 +323,17 @@ class LoadedKernel:
                 scalars,
             )
             return SavedCost(with_numbers(saved, found))
+
+
+def _tuned(parts: Sequence[_Part], extents: Mapping[str, int]) -> _Part | None:
+    """What a tuner found for calls with these extents, as `Answers.select` has it."""
+    choices = [(bucket, part) for part in parts for bucket in part.buckets]
+    if not choices:
+        return None
+    names = choices[0][1].data["tuned"]["extents"]
+    sizes = {names[n]: size for n, size in extents.items() if n in names}
+    found = nearest([bucket for bucket, _ in choices], sizes)
+    return None if found is None else choices[found][1]
 
 
 @contextmanager

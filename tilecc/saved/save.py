@@ -28,6 +28,7 @@ class Source:
     compiled: Sequence[Compiled]
     static: Mapping[str, int]
     threads: int | None
+    """Of `compiled`, those with answers of a tuner are for the buckets of their configuration."""
     few: Sequence[tuple[Compiled, Mapping[str, int]]] = ()
     """For calls whose extents are at most so much, or its static ones; taken where they fit."""
 
@@ -110,6 +111,7 @@ def _compiled(compiler: Compiler, c: Compiled, archs: Sequence[str], folder: _Fo
     candidates = c.choice.candidates if c.choice is not None else ()
     data = {
         "static": dict(c.static),
+        "tuned": _tuned(c),
         "tile": dict(c.tile),
         "candidates": [x.to_json() for x in candidates],
         "remarks": [
@@ -123,6 +125,14 @@ def _compiled(compiler: Compiler, c: Compiled, archs: Sequence[str], folder: _Fo
         return data | _device(compiler, c, archs, folder)
     machines = _machines(compiler.target, archs)
     return data | {"cpu": [_cpu(compiler, c, t, folder) for t in machines]}
+
+
+def _tuned(c: Compiled) -> Data | None:
+    """Which calls a tuner found this for; None: it did not, and this is for all calls."""
+    if c.answers is None:
+        return None
+    buckets = [str(a.bucket) for a in c.answers.answers if a.config == c.config]
+    return {"extents": dict(c.answers.extents), "buckets": buckets}
 
 
 def _cost(compiler: Compiler, c: Compiled) -> Data:

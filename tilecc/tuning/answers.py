@@ -12,7 +12,7 @@ from functools import cached_property
 from tilecc.errors import CompileError
 from tilecc.pipeline import Compilation
 from tilecc.target import Target
-from tilecc.tuning.buckets import Bucket
+from tilecc.tuning.buckets import Bucket, nearest
 from tilecc.tuning.canonical import Canonical, canonical, digest, machine, versions
 from tilecc.tuning.config import Config
 from tilecc.tuning.database import Chosen, Database
@@ -37,21 +37,11 @@ class Answers:
     def select(self, sizes: Mapping[str, int]) -> Answer | None:
         """The answer for a call with these extents (those that are static left out or not).
 
-        Lengths must be of an answer's classes; of several, the nearest number of programs counts.
+        See `nearest` of buckets.py.
         """
         named = {self.extents[n]: v for n, v in sizes.items() if n in self.extents}
-        if not self.lengths <= set(named):
-            return None
-        wanted = Bucket.of(named, self.lengths)
-        near = [a for a in self.answers if a.bucket.lengths == wanted.lengths]
-        if not near:
-            return None
-        return min(near, key=lambda a: (abs(a.bucket.count - wanted.count), -a.bucket.count))
-
-    @cached_property
-    def lengths(self) -> frozenset[str]:
-        """Canonical names of the lengths."""
-        return frozenset(n for a in self.answers for n, _ in a.bucket.lengths)
+        found = nearest([a.bucket for a in self.answers], named)
+        return None if found is None else self.answers[found]
 
     @cached_property
     def first(self) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 # Of the extents that are no lengths (batch, heads), only how many programs they make counts.
@@ -56,6 +56,21 @@ class Bucket:
         """For people: the range of each length, under the names that `names` gives."""
         parts = [f"{names.get(n, n)} {low(c)}..{high(c)}" for n, c in self.lengths]
         return ", ".join(parts) or "all sizes"
+
+
+def nearest(buckets: Sequence[Bucket], sizes: Mapping[str, int]) -> int | None:
+    """Which of `buckets` a call with extents `sizes` belongs to; None: to none of them.
+
+    Its lengths must be of the bucket's classes; of several, the nearest number of programs counts.
+    """
+    lengths = {n for b in buckets for n, _ in b.lengths}
+    if not lengths <= sizes.keys():
+        return None
+    wanted = Bucket.of(sizes, lengths)
+    near = [n for n, b in enumerate(buckets) if b.lengths == wanted.lengths]
+    if not near:
+        return None
+    return min(near, key=lambda n: (abs(buckets[n].count - wanted.count), -buckets[n].count))
 
 
 def _class(n: int) -> int:
