@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tilecc as tc
+from tilecc.analysis.memo import Memo
 
 
 def chain(turns, step):
@@ -48,7 +49,7 @@ REFERENCE = {
 }
 
 
-@pytest.mark.parametrize(("step", "turns"), [(choice, 40), (square, 40), (tanh, 90)])
+@pytest.mark.parametrize(("step", "turns"), [(choice, 120), (square, 100), (tanh, 90)])
 def test_a_long_chain_is_right(step, turns):
     rng = np.random.default_rng(0)
     s, v = rng.standard_normal((19, 33), dtype="f4"), rng.standard_normal((33, 4), dtype="f4")
@@ -58,3 +59,33 @@ def test_a_long_chain_is_right(step, turns):
         x = REFERENCE[step](x, r)
     p = np.exp(x - x.max(1, keepdims=True))
     np.testing.assert_allclose(got, p / p.sum(1, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
+
+
+def test_passes_take_a_thousand_maps():
+    """No pass walks the graph by recursion: Python's stack would end at a few hundred."""
+    kernel = tc.compile(
+        chain(1000, lambda s, r: s * 1.001 + 0.01), static={"D": 4}, tile=16, target="sm_80"
+    )
+    assert "tile" in kernel.stages
+
+
+def test_a_recursion_of_any_depth():
+    calls = []
+
+    def fibonacci(n):
+        calls.append(n)
+        return n if n < 2 else known(n - 1) + known(n - 2)
+
+    known = Memo(fibonacci)
+    assert known(3000) % 1_000_007 == _fibonacci(3000) % 1_000_007
+    assert len(calls) < 4 * 3000
+    circle = Memo(lambda n: circle((n + 1) % 3))
+    with pytest.raises(ValueError, match="depends on itself"):
+        circle(0)
+
+
+def _fibonacci(n):
+    a, b = 0, 1
+    for _ in range(n):
+        a, b = b, a + b
+    return a

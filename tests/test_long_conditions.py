@@ -1,5 +1,7 @@
 """Programs with many masks: right, and no condition so long that TVM's simplifier chokes on it."""
 
+import time
+
 import numpy as np
 
 import tilecc as tc
@@ -21,3 +23,23 @@ def test_eight_masks():
     np.testing.assert_allclose(kernel(s, v), w / w.sum(1, keepdims=True) @ v, rtol=2e-5, atol=2e-6)
     branches = [x for x in kernel.ir("tir").splitlines() if x.lstrip().startswith("if ")]
     assert branches and all(x.count(" and ") <= 1 for x in branches)
+
+
+def sieve_of(count):
+    @tc.spec
+    def sieved(s: tc.Tensor["i:N j:M"], v: tc.Tensor["j:M e:D"]):
+        for p in range(2, count + 2):
+            s = tc.where(tc.index("j") % p != 1, s, -tc.inf)
+        return tc.dot(tc.softmax(s, over="j"), v, over="j")
+
+    return sieved
+
+
+def test_passes_take_time_in_proportion_to_the_masks():
+    """Conditions are compared with those that are about the same thing, not each with each."""
+    seconds = {}
+    for count in (3, 8, 32):  # the first imports what there is to import
+        start = time.process_time()
+        tc.compile(sieve_of(count), static={"D": 4}, target="sm_80", dtype="float16")
+        seconds[count] = time.process_time() - start
+    assert seconds[32] < 10 * seconds[8]

@@ -15,8 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from tilecc.analysis import spans
+from tilecc.analysis.memo import Memo
 from tilecc.analysis.predicate import (
     FALSE,
     TRUE,
@@ -54,11 +56,15 @@ class Neutral:
     dtypes: list[DType] = field(default_factory=list)
     # How a literal was written, and where.
     sources: dict[Pred, tuple[Expr, Loc | None]] = field(default_factory=dict)
-    _differs: dict[tuple[Value, float, bool], Pred] = field(default_factory=dict)
-    _spans: dict[Value, Span] = field(default_factory=dict)
+    _expanded: dict[Op, Expr] = field(default_factory=dict)
+    _numbers: dict[Value, int] = field(default_factory=dict)
+    _spans: dict[tuple[Expr, Known], Span] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.inside = set(self.stream.body.walk())
+        self.value_span = Memo(self._value_span)
+        """Numbers between which the elements of a value lie."""
+        self._differs = Memo(self._value)
 
     @property
     def axis(self) -> str:
@@ -79,12 +85,10 @@ class Neutral:
         With `chunk` the predicate is about a whole chunk of the streamed axis (v has not that
         axis): outside means at all its positions. Otherwise it is about one position.
         """
-        key = (v, c, chunk)
-        if key not in self._differs:
-            self._differs[key] = self._value(v, c, chunk)
-        return self._differs[key]
+        return self._differs((v, c, chunk))
 
-    def _value(self, v: Value, c: float, chunk: bool) -> Pred:
+    def _value(self, key: tuple[Value, float, bool]) -> Pred:
+        v, c, chunk = key
         op = v.owner
         if op is None:
             return TRUE
@@ -130,14 +134,19 @@ class Neutral:
 
     def number(self, v: Value) -> Arg:
         """The operand that stands for `v`."""
-        if v not in self.values:
+        if v not in self._numbers:
+            self._numbers[v] = len(self.values)
             self.values.append(v)
             self.dtypes.append(v.type.dtype)
-        return Arg(self.values.index(v))
+        return Arg(self._numbers[v])
 
     def expand(self, op: Op) -> Expr:
         """The expression of a map over `values`, with maps to integers and booleans written out."""
+        if op not in self._expanded:
+            self._expanded[op] = self._expand(op)
+        return self._expanded[op]
 
+    def _expand(self, op: Op) -> Expr:
         def read(n: Expr) -> Expr | None:
             if not isinstance(n, Arg):
                 return None
@@ -201,6 +210,12 @@ class Neutral:
 
     def span(self, e: Expr, known: Known = ()) -> Span:
         """Numbers between which `e` lies."""
+        key = e, known
+        if key not in self._spans:
+            self._spans[key] = self._span(e, known)
+        return self._spans[key]
+
+    def _span(self, e: Expr, known: Known) -> Span:
         for x, s in known:
             if x == e:
                 return s
@@ -221,17 +236,10 @@ class Neutral:
                 yes = self.span(a, known + refine(cond, True))
                 return spans.union(yes, self.span(b, known + refine(cond, False)))
             case Call(fn, args):
-                return spans.apply(fn, tuple(self.span(a, known) for a in args))
+                return spans.apply(fn, tuple(map(self.span, args, repeat(known))))
         return ALL
 
-    def value_span(self, v: Value) -> Span:
-        """Numbers between which the elements of `v` lie."""
-        if v not in self._spans:
-            self._spans[v] = ALL  # a state that reads itself
-            self._spans[v] = self._span_of(v)
-        return self._spans[v]
-
-    def _span_of(self, v: Value) -> Span:
+    def _value_span(self, v: Value) -> Span:
         op = v.owner
         if v.type.dtype.kind == "bool":
             return spans.TRUTH

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 
 from tilecc.analysis.forms import Linear, axes_of, is_integer, order
 from tilecc.analysis.linear import constant_range, extremum, linear, nonnegative, tidy
 from tilecc.ir.dtypes import DType
-from tilecc.ir.expr import Call, Const, Expr, arg_numbers, call
+from tilecc.ir.expr import Call, Const, Expr, arg_numbers, call, joined
 
 
 class Pred:
@@ -87,8 +88,8 @@ def normalize(e: Expr, dtypes: Sequence[DType] | None = None, sense: bool = True
             return Bool(bool(value) == sense)
         case Call("not", (a,)):
             return normalize(a, dtypes, not sense)
-        case Call("and" | "or" as fn, args):
-            parts = [normalize(a, dtypes, sense) for a in args]
+        case Call("and" | "or" as fn):
+            parts = [normalize(a, dtypes, sense) for a in joined(e, fn)]
             return conj(parts) if (fn == "and") == sense else disj(parts)
         case Call("xor", (a, b)):
             both = [(True, not sense), (False, sense)]
@@ -157,20 +158,37 @@ def _join(parts: Iterable[Pred], kind: Joined, absorbing: Bool, neutral: Bool) -
     if absorbing in flat:
         return absorbing
     conjunction = kind is Conj
-    refuted = flat if conjunction else [negate(p) for p in flat]
-    if any(contradict(p, q) for n, p in enumerate(refuted) for q in refuted[n + 1 :]):
+    literal = [p for p in flat if isinstance(p, Atom | Opaque)]
+    refuted = literal if conjunction else [negate(p) for p in literal]
+    near = _Near(refuted)
+    if any(contradict(p, q) for p in refuted for q in near.to(p)):
         return absorbing
-    kept: list[Pred] = []
-    for n, p in enumerate(flat):
-        others = [*kept, *flat[n + 1 :]]
-        if not any(implies(q, p) if conjunction else implies(p, q) for q in others):
-            kept.append(p)
-    shorter = [_without_settled(p, kept, kind) for p in kept]
-    if shorter != kept:
+    kept, near = dict.fromkeys(flat), _Near(flat)
+    for p in flat:
+        others = [q for q in near.to(p) if q in kept]
+        if any(implies(q, p) if conjunction else implies(p, q) for q in others):
+            del kept[p]
+    near = _Near(kept)
+    shorter = [_without_settled(p, near.to(p), kind) for p in kept]
+    if shorter != list(kept):
         return conj(shorter) if conjunction else disj(shorter)
     if not kept:
         return neutral
-    return kept[0] if len(kept) == 1 else kind(tuple(sorted(kept, key=_rank)))
+    return next(iter(kept)) if len(kept) == 1 else kind(tuple(sorted(kept, key=_rank)))
+
+
+class _Near:
+    """Of many predicates those that are about the same as one is: no other implies it."""
+
+    def __init__(self, all: Iterable[Pred]) -> None:
+        self.about: dict[Topic, list[Pred]] = {}
+        for p in all:
+            for t in topics(p):
+                self.about.setdefault(t, []).append(p)
+
+    def to(self, p: Pred) -> list[Pred]:
+        """Those other than `p`, in order of first appearance of what they are about."""
+        return [q for q in dict.fromkeys(q for t in topics(p) for q in self.about[t]) if q != p]
 
 
 def _without_settled(p: Pred, others: Sequence[Pred], kind: Joined) -> Pred:
@@ -180,10 +198,10 @@ def _without_settled(p: Pred, others: Sequence[Pred], kind: Joined) -> Pred:
     """
     if isinstance(p, Conj) and kind is Disj:
         fails = [(x, negate(x)) for x in p.parts]
-        return conj(x for x, no in fails if not any(implies(no, q) for q in others if q != p))
+        return conj(x for x, no in fails if not any(implies(no, q) for q in others))
     if isinstance(p, Disj) and kind is Conj:
         fails = [(x, negate(x)) for x in p.parts]
-        return disj(x for x, no in fails if not any(implies(q, no) for q in others if q != p))
+        return disj(x for x, no in fails if not any(implies(q, no) for q in others))
     return p
 
 
@@ -247,6 +265,25 @@ def weaken(p: Pred, keep: Callable[[Pred], bool]) -> Pred:
         case Bool():
             return p
     return p if keep(p) else TRUE
+
+
+Topic = Expr | tuple[tuple[Expr, int], ...]
+
+
+@lru_cache(maxsize=8192)
+def topics(p: Pred) -> tuple[Topic, ...]:
+    """What `p` is about: sums up to sign and constant, and opaque conditions.
+
+    Predicates that are about nothing in common neither imply nor contradict each other.
+    """
+    match p:
+        case Atom(form):
+            return (form.terms if form.terms[0][1] > 0 else (-form).terms,)
+        case Opaque(e):
+            return (e,)
+        case Conj(parts) | Disj(parts):
+            return tuple(dict.fromkeys(t for q in parts for t in topics(q)))
+    return ()
 
 
 def literals(p: Pred) -> list[Pred]:

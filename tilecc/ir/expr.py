@@ -158,6 +158,18 @@ class Call(Expr):
         """The nodes right below."""
         return self.args
 
+    # Kept: expressions are keys of many tables, and a deep one has many nodes. Not pickled, since
+    # strings hash differently in each process.
+    def __hash__(self) -> int:
+        found = self.__dict__.get("_hash")
+        if found is None:
+            found = hash((self.fn, self.args))
+            object.__setattr__(self, "_hash", found)
+        return int(found)
+
+    def __reduce__(self) -> tuple[type[Call], tuple[str, tuple[Expr, ...]]]:
+        return Call, (self.fn, self.args)
+
 
 @dataclass(frozen=True)
 class Cast(Expr):
@@ -229,9 +241,20 @@ def extents(e: Expr) -> set[str]:
 
 def conjuncts(e: Expr) -> list[Expr]:
     """The conditions that all have to hold for `e` to."""
-    if isinstance(e, Call) and e.fn == "and":
-        return [c for a in e.args for c in conjuncts(a)]
-    return [e]
+    return joined(e, "and")
+
+
+def joined(e: Expr, fn: str) -> list[Expr]:
+    """What `fn` ("and", "or") joins in `e`, in order; `e` itself where it is no such call."""
+    out: list[Expr] = []
+    rest = [e]
+    while rest:  # chains of hundreds are common
+        e = rest.pop()
+        if isinstance(e, Call) and e.fn == fn:
+            rest += reversed(e.args)
+        else:
+            out.append(e)
+    return out
 
 
 def arg_numbers(e: Expr) -> set[int]:
