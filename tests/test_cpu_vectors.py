@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tilecc.codegen.cpu.isa import isa_for
+from tilecc.ir.dtypes import DTYPES
 from tilecc.target import resolve
 
 tvm = pytest.importorskip("tvm")
@@ -15,7 +16,7 @@ from tvm import tirx  # noqa: E402
 from tvm.script.ir_builder import IRBuilder  # noqa: E402
 from tvm.tirx.script.builder import ir as T  # noqa: E402
 
-from tilecc.codegen.cpu import vectors  # noqa: E402
+from tilecc.codegen.cpu import turn, vectors  # noqa: E402
 
 HOST = resolve("cpu")
 # Where AMX is, the dot product is not used; it is there, and can be tested.
@@ -120,3 +121,30 @@ def test_zip():
 
     got = call(body, [even, odd], np.zeros(32, np.int32))
     np.testing.assert_array_equal(got, pairs(even, odd))
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("name", ["raw2", "f32", "bool", "i8", "u8", "bf16", "i64"])
+def test_a_block_is_turned(name, cpu):
+    """Rows and columns may be further apart than they are long; nothing else is written."""
+    isa = CPUS[cpu]
+    n, row, column = isa.lanes32, isa.lanes32 + 3, isa.lanes32 + 1
+    bits = RNG.integers(0, 2**16, (n, row))
+    read = {"raw2": "uint16", "f32": "float32", "bool": "bool", "bf16": "uint16"}.get(
+        name, DTYPES.get(name) and DTYPES[name].numpy.name
+    )
+    source = (bits > 2**15 if name == "bool" else bits).astype(read)
+    made = {"raw2": "uint16", "f32": "float32", "bool": "bool", "i64": "int64", "bf16": "float32"}
+    out = np.ones(n * column, made.get(name, "int32"))
+    want = out.copy().reshape(n, column)
+    block = source[:, :n]
+    if name == "bf16":
+        block = block.view(ml_dtypes.bfloat16).astype(np.float32)
+    want[:, :n] = block.T
+
+    def body(buffers, out):
+        T.evaluate(tirx.const(0, "int32"))
+        ends = (T.address_of(buffers[0][0]), row, T.address_of(out[0]), column)
+        turn.turn(name, n, *ends)
+
+    np.testing.assert_array_equal(call(body, [source.ravel()], out, cpu), want.ravel())

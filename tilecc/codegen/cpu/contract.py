@@ -36,6 +36,8 @@ class Contraction:
         self.dtype = op.result.type.dtype
         self.acc = em.accumulators[register_name(self.dtype)]
         self.order = em.layout.order(op.result.type)
+        self.anything: tuple[str, ...] = ()
+        """Axes beyond whose end a form reads any element, and takes the sum for 0 afterwards."""
 
     def limit(self, axis: str) -> Prim:
         """How many elements of a summed axis there are: fewer than the tile's at a ragged end."""
@@ -60,7 +62,7 @@ class Contraction:
         em = self.em
         t = register_dtype(v.type.dtype)
         if v.owner is not None and v.owner.name == "load" and v not in em.storage.slots:
-            x = em.memory.read(v.owner, pos, inside=self.op.over)
+            x = em.memory.read(v.owner, pos, inside=self.op.over, anything=self.anything)
         else:
             x = em.read(v, pos)
         return cast(x, t, self.dtype)
@@ -88,6 +90,7 @@ class Broadcast(Contraction):
         self.rest = rest
         self.x = self.order[-1] if self.order else None
         self.y = self._row_axis()
+        self.anything = () if self.y is None else (self.y,)
 
     def _row_axis(self) -> str | None:
         """The axis to block beside the lanes: one that only the broadcast factor has."""
@@ -135,6 +138,8 @@ class Broadcast(Contraction):
 
         each(lambda p, n: T.buffer_store(acc, em.bind(self.start(p), self.dtype), [n]), pos)
         self.accumulate(pos, y0, mr, x0, nr, width)
+        if any(self._row_ends(v) for v in self.factors):
+            each(lambda p, n: T.buffer_store(acc, self.ended(p, acc[n]), [n]), pos)
 
         def leave(p: Position, n: Prim) -> None:
             em.local[self.op.result] = acc[n]
@@ -143,6 +148,23 @@ class Broadcast(Contraction):
         em.explicit = width if qualifies(em, [self.op, *self.rest], self.x, width) else 0
         each(leave, pos)
         em.explicit = 0
+
+    def _row_ends(self, v: Value) -> bool:
+        """Whether a factor is read where it lies, and its rows may be beyond the tensor's end."""
+        read = v.owner is not None and v.owner.name == "load" and v not in self.em.storage.slots
+        return read and self.y in v.owner.attrs.get("pad", ())  # type: ignore[union-attr]
+
+    def ended(self, pos: Position, x: Prim) -> Prim:
+        """The sum `x`, of which nothing is added in rows beyond the end of a factor.
+
+        To ask that of each product would keep the factor from being an operand in memory.
+        """
+        for v in filter(self._row_ends, self.factors):
+            assert v.owner is not None and self.y is not None
+            fits = self.em.memory.inside(v.owner, self.y, pos)
+            if fits is not None:
+                x = tirx.Select(fits, x, self.start(pos))
+        return x
 
     def accumulate(self, pos: Position, y0: Prim, mr: int, x0: Prim, nr: int, width: int) -> None:
         """Add the products of a block, one element of the summed axes a step."""

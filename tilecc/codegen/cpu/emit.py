@@ -9,9 +9,11 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
+from tilecc.codegen.cpu import positions
 from tilecc.codegen.cpu.bounds import Bounds
 from tilecc.codegen.cpu.casts import cast
 from tilecc.codegen.cpu.contract import Broadcast
+from tilecc.codegen.cpu.copies import load_turned, store_turned
 from tilecc.codegen.cpu.dot import Dot, copy_pairs, repack
 from tilecc.codegen.cpu.elementary import dtype_of
 from tilecc.codegen.cpu.explicit import qualifies
@@ -144,7 +146,39 @@ class Emitter:
             self.extents.__getitem__,
             self.bind,
             self.spread,
+            lambda fn, args: self.compare(fn, args, operands, pos),
         )
+
+    def compare(
+        self, fn: str, args: Sequence[Expr], operands: Sequence[Value], pos: Position
+    ) -> Prim | None:
+        """A comparison of positions in the tile, in 32 bits."""
+
+        def position(multiples: Mapping[str, int]) -> Prim:
+            total: Prim = i32(0)
+            ramp: tuple[int, int] | None = None
+            for a, c in multiples.items():
+                x = pos[a]
+                if isinstance(x, tirx.Ramp):
+                    ramp = c, int(x.lanes)
+                    x = x.base
+                total = total + x * c
+            return total if ramp is None else tirx.Ramp(total, i32(ramp[0]), ramp[1])
+
+        def shared(e: Expr) -> Prim:
+            with self.one_lane():
+                return self.uniform(e, operands, I64)
+
+        return positions.compare(
+            fn, args, operands, self.sizes, position, shared, self.spread, self.isa
+        )
+
+    @contextmanager
+    def one_lane(self) -> Iterator[None]:
+        """What is lowered inside is the same for all lanes, and no vector."""
+        lanes, self.explicit = self.explicit, 0
+        yield
+        self.explicit = lanes
 
     def bind(self, x: Prim, t: DType) -> Prim:
         """`x` computed once; a constant or a load already is."""
@@ -189,10 +223,8 @@ class Emitter:
 
     def read_uniform(self, op: Op, pos: Position) -> Prim:
         """An element in place; in an explicit vector the same for all lanes."""
-        lanes, self.explicit = self.explicit, 0
-        x = self.memory.read(op, pos)
-        self.explicit = lanes
-        return x
+        with self.one_lane():
+            return self.memory.read(op, pos)
 
     def slot_index(self, slot: Slot, pos: Position) -> list[Prim]:
         """Where the element at `pos` lies in a slot."""
@@ -233,7 +265,9 @@ class Emitter:
             x = cast(self.memory.read(op, pos), t, register_dtype(t))
             T.buffer_store(buffer, x, self.slot_index(slot, pos))
 
-        self.over(op.result, body)
+        self.sizes = {a.name: a.size for a in op.result.type.axes}
+        if not load_turned(self, op, slot, lambda: self.over(op.result, body)):
+            self.over(op.result, body)
 
     def over(self, v: Value, body: Callable[[Position], None]) -> None:
         """Run `body` for every element of a value, vectorised along its innermost axis."""
@@ -310,7 +344,12 @@ class Emitter:
             self.contraction_nest(nest)
         else:
             shape = op.operands[0] if op.name in ("reduce", "store") else op.result
-            self.elementwise_nest(nest.ops, shape)
+
+            def each() -> None:
+                self.elementwise_nest(nest.ops, shape)
+
+            if not store_turned(self, nest.ops, shape, each):
+                each()
         for o in nest.ops:
             if o.name == "reduce":
                 self.reductions.finish(o)

@@ -100,8 +100,9 @@ def kept_loads(kernel: Op, layout: Layout, isa: Isa) -> set[Value]:
     """Loads to copy into scratch: those that lie across the lanes, and those to convert once.
 
     A factor of a contraction is read again for each block of the result, so it pays to transpose
-    or to convert it first. What is read once stays where it is: operands of maps, and what few rows
-    are multiplied with.
+    or to convert it first. What few rows are multiplied with is read once, and stays where it is.
+    Of what maps read, a tile across the lanes is turned as it is copied, faster than its elements
+    could be gathered, and what a map reads anew for each row (the ids of queries) is read once.
     """
     kept: set[Value] = set()
     for op in contractions(kernel):
@@ -112,7 +113,23 @@ def kept_loads(kernel: Op, layout: Layout, isa: Isa) -> set[Value]:
             narrow = register_dtype(v.type.dtype) is not v.type.dtype
             if across or (narrow and not _converted_in_place(kernel, op, v, layout, isa)):
                 kept.add(v)
+    if layout.lane_axis is None:
+        return kept
+    for op in kernel.body.walk():
+        if op.name in ("map", "reduce"):
+            shape = op.result if op.name == "map" else op.operands[0]
+            kept |= {v for v in op.operands if _pays(v, shape, layout.lane_axis)}
     return kept
+
+
+def _pays(v: Value, shape: Value, lane_axis: str) -> bool:
+    """Whether a load that is read for each element of `shape` is better copied."""
+    if v.owner is None or v.owner.name != "load" or not v.type.has(lane_axis):
+        return False
+    if set(v.type.names) < set(shape.type.names):
+        return True
+    last = v.owner.attrs["coords"][-1]
+    return len(v.type.names) > 1 and isinstance(last, Range) and last.axis != lane_axis
 
 
 def _converted_in_place(kernel: Op, op: Op, v: Value, layout: Layout, isa: Isa) -> bool:

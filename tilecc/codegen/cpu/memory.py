@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
@@ -13,6 +14,7 @@ from tilecc.codegen.cpu.registers import Position, i64
 from tilecc.codegen.cpu.scalars import Prim, const
 from tilecc.ir.core import Op, Range
 from tilecc.ir.dtypes import I64
+from tilecc.ir.expr import Expr
 
 if TYPE_CHECKING:
     from tilecc.codegen.cpu.emit import Emitter
@@ -23,31 +25,34 @@ class Memory:
 
     def __init__(self, em: Emitter) -> None:
         self.em = em
+        self.blocks: dict[Op, tuple[Any, Prim]] = {}
+        """Stores whose elements are gathered in a block first: the block, and where a vector is."""
 
     def coordinates(self, op: Op, pos: Position) -> list[Prim]:
         """Global coordinates (i64) of a load or store for the element at `pos`."""
-        out = []
-        for c in op.attrs["coords"]:
-            if isinstance(c, Range):
-                base = self.em.uniform(c.base, op.operands, I64)
-                out.append(base + i64(pos[c.axis]))
-            else:
-                out.append(self.em.expression(c, op.operands, pos).lower(c, I64))
-        return out
+        return [self._coordinate(op, c, pos) for c in op.attrs["coords"]]
 
-    def read(self, op: Op, pos: Position, *, inside: Sequence[str] = ()) -> Prim:
+    def _coordinate(self, op: Op, c: Range | Expr, pos: Position) -> Prim:
+        if isinstance(c, Range):
+            return self.em.uniform(c.base, op.operands, I64) + i64(pos[c.axis])
+        return self.em.expression(c, op.operands, pos).lower(c, I64)
+
+    def read(
+        self, op: Op, pos: Position, *, inside: Sequence[str] = (), anything: Sequence[str] = ()
+    ) -> Prim:
         """An element straight from the tensor; beyond its end 0, without touching memory there.
 
-        `inside`: axes along which the caller stays within the tensor.
+        `inside`: axes along which the caller stays within the tensor. `anything`: those along which
+        it takes any element instead of 0.
         """
-        coords, valid = self.address(op, pos, inside=inside)
+        coords, valid = self.address(op, pos, inside=inside, anything=anything)
         x = self.element(op, coords)
         if valid is None:
             return x
         return tirx.Select(valid, x, const(0, op.result.type.dtype))
 
     def address(
-        self, op: Op, pos: Position, *, inside: Sequence[str] = ()
+        self, op: Op, pos: Position, *, inside: Sequence[str] = (), anything: Sequence[str] = ()
     ) -> tuple[list[Prim], Prim | None]:
         """Coordinates that are in the tensor, and the condition that they are the right ones."""
         tensor = self.em.tensors[op.operands[0]]
@@ -65,9 +70,20 @@ class Memory:
                 zero = tirx.const(0, "int64")
                 coords[n] = tirx.call_llvm_pure_intrin("int64", "llvm.smax", coords[n], zero)
             # What a point reads outside is any element: no result may depend on it.
-            if fits is not None and isinstance(c, Range):
+            if fits is not None and isinstance(c, Range) and c.axis not in anything:
                 valid = fits if valid is None else tirx.And(valid, fits)
         return coords, valid
+
+    def inside(self, op: Op, axis: str, pos: Position) -> Prim | None:
+        """The condition for an element of a load to be in the tensor along an axis of its tile."""
+        tensor = self.em.tensors[op.operands[0]]
+        ends = [
+            self.within(op, n, self._coordinate(op, c, pos), tensor.shape[n])
+            for n, c in enumerate(op.attrs["coords"])
+            if isinstance(c, Range) and c.axis == axis
+        ]
+        known = [x for x in ends if x is not None]
+        return functools.reduce(tirx.And, known) if known else None
 
     def within(self, op: Op, n: int, x: Prim, end: Prim, *, high: bool = True) -> Prim | None:
         """The condition for coordinate n of a load or store to be in the tensor; None: it is."""
@@ -89,6 +105,10 @@ class Memory:
         coords = self.coordinates(op, pos)
         x = cast(x, op.operands[0].type.dtype, op.operands[1].type.dtype)
         x = to_memory(x, op.operands[1].type.dtype)
+        if op in self.blocks:
+            block, first = self.blocks[op]
+            T.buffer_store(block, x, [self.em.at_lane(first)])
+            return
         inside: Prim | None = None
         lane_axis = str(self.em.layout.lane_axis)
         if op.operands[0].type.has(lane_axis) and self.em.sizes[lane_axis] % self.em.layout.width:

@@ -50,6 +50,7 @@ class ExprLowering:
     extent: Callable[[str], Prim]
     bind: Callable[[Prim, DType], Prim]
     spread: Callable[[Prim], Prim]  # a scalar to as many lanes as values have
+    compare: Callable[[str, Sequence[Expr]], Prim | None]  # of positions, in a way of its own
 
     def lower(self, e: Expr, want: DType | None = None) -> Prim:
         """TIR for `e` in the register type of `want` (default: the type that the IR infers)."""
@@ -87,6 +88,9 @@ class ExprLowering:
             cond = self.lower(args[0], BOOL)
             return tirx.Select(cond, self.lower(args[1], out), self.lower(args[2], out)), out
         if kind == "bool":
+            short = self.compare(fn, args)
+            if short is not None:
+                return short, BOOL
             inner = BOOL if fn in ("and", "or", "xor", "not") else self._meet(args)
             return mathlib.lower(fn, [self.lower(a, inner) for a in args], inner, self.isa), BOOL
         values = [self.lower(a, out) for a in args]
@@ -97,4 +101,10 @@ class ExprLowering:
     def _meet(self, args: tuple[Expr, ...]) -> DType:
         """The type in which a comparison's sides are compared."""
         t = infer_dtype(Call("add", args), self.dtypes)
-        return I64 if t is I32 else t
+        return I64 if t is I32 and not all(map(self._is_short, args)) else t
+
+    def _is_short(self, e: Expr) -> bool:
+        """Whether an integer is one that 32 bits hold as it is, not a sum that they may not."""
+        if isinstance(e, Const):
+            return -(2**31) <= int(e.value) < 2**31
+        return isinstance(e, Arg) and self.dtypes[e.k].kind == "int" and self.dtypes[e.k].bits <= 32

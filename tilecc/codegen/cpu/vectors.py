@@ -18,6 +18,7 @@ from tvm import tirx
 from tvm.ir import StringImm
 from tvm.tirx.script.builder import ir as T
 
+from tilecc.codegen.cpu import turn
 from tilecc.codegen.cpu.isa import Isa
 
 PrimExpr = Any
@@ -105,6 +106,7 @@ def _library(isa: Isa) -> str:
     if isa.has_bf16_dot:
         order = [k for j in range(16) for k in (j, j + 16)]
         parts.append(_BF16.format(attributes=_ATTRIBUTES, interleaved=_indices(order)))
+    parts.append(turn.library(isa))
     return "\n".join(parts)
 
 
