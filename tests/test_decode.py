@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import ml_dtypes
@@ -176,3 +177,10 @@ def test_a_length_for_each_batch(dtype):
     n = np.array([0, 1, 64, 100, 130], np.int32)
     q, k, v = (make(rng, s, t) for s in ((5, 8, 64), (5, 2, 130, 64), (5, 2, 130, 64)))
     check(kernel(q, k, v, n), reference(q, k, v, n), bound)
+
+
+def test_rows_are_read_as_vectors():
+    """What lies in a row is loaded at once, not gathered lane by lane (but for merged parts)."""
+    kernel = tc.compile(grouped(4), "x86-64-v3", static={"D": 64}, tile={"h": 4, "j": 64})
+    gathered = re.findall(r"insertelement <8 x float> %\w+, float %\w+, i64 7", kernel.ir("llvm"))
+    assert len(gathered) < 8

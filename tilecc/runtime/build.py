@@ -78,6 +78,7 @@ def build_tir(functions: Mapping[str, Any], target: Target) -> Any:
         tirx.transform.NarrowDataType(32),
         tirx.transform.VectorizeLoop(True),
         tirx.transform.UnrollLoop(),
+        tirx.transform.StmtSimplify(),  # or an index of lanes is no ramp, and its load a gather
         s_tir.transform.RewriteUnsafeSelect(),
         tirx.transform.FP8ComputeLegalize(),
         tirx.transform.AnnotateEntryFunc(),
