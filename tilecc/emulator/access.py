@@ -9,7 +9,7 @@ import numpy as np
 
 from tilecc.emulator import report
 from tilecc.emulator.context import Mask
-from tilecc.emulator.counters import SECTOR, Memo, traffic, wavefronts
+from tilecc.emulator.counters import BANKS_BYTES, SECTOR, Memo, traffic, wavefronts
 from tilecc.emulator.ptx import Instruction
 from tilecc.emulator.races import Threads
 from tilecc.emulator.report import GlobalAccess, SharedAccess, Traffic
@@ -43,16 +43,24 @@ class Site:
         other.shared, other.globals, other.memo = self.shared, self.globals, self.memo
         return other
 
-    def count_shared(self, offsets: Array, m: Mask) -> None:
-        """Add the wavefronts of an execution."""
-        pattern = offsets if m is None else np.where(m, offsets, -1)
-        key = pattern.tobytes()
-        steps, ideal, requests = self.memo(
-            key, lambda: wavefronts(pattern.reshape(-1, 32), self.size)
-        )
-        self.shared.wavefronts += steps
-        self.shared.ideal += ideal
-        self.shared.requests += requests
+    def count_shared(self, offsets: Array, m: Mask, whole: bool) -> None:
+        """Add the wavefronts of an execution; `whole`: by all lanes of the warps that do it.
+
+        Banks repeat after 128 bytes, so warps that are that far apart need as many steps.
+        """
+        times = 1
+        if m is None or whole:
+            pattern = offsets if m is None else offsets[m[:, 0]]
+            pattern = pattern - (pattern.min(axis=1, keepdims=True) & -BANKS_BYTES)
+            if (pattern == pattern[0]).all():
+                times, pattern = len(pattern), pattern[:1]
+        else:
+            pattern = np.where(m, offsets, -1)
+        key = (whole, pattern.tobytes())
+        steps, ideal, requests = self.memo(key, lambda: wavefronts(pattern, self.size))
+        self.shared.wavefronts += times * steps
+        self.shared.ideal += times * ideal
+        self.shared.requests += times * requests
 
     def count_global(self, region: Region, offsets: Array, m: Mask) -> None:
         """Add the traffic of an execution."""
@@ -103,7 +111,7 @@ def shared_offsets(s: Strand, m: Mask, site: Site, addresses: Array) -> tuple[Ar
     offsets = addresses.astype(np.int64) - memory.base
     m = valid(s, m, site, offsets, memory.size, 0, "shared memory")
     if m is None or m.any():
-        site.count_shared(offsets, m)
+        site.count_shared(offsets, m, m is s.whole)
     return offsets, m
 
 
@@ -113,11 +121,12 @@ def check_shared_read(
     """Races and uninitialised bytes of a read of `site.size` bytes at each offset."""
     shadow, shift = s.batch.shadow, s.launch.granule_shift
     first, n = offsets >> shift, max(1, site.size >> shift)
-    cells = shadow.unordered_writes(t, first, n)
+    written = shadow.last_writes(t, first, n)
+    cells = shadow.unordered_writes(t, written)
     if cells.any():
         _race(s, site, t, cells, False, "reads")
-    fresh = shadow.uninitialised(t, first, n)
-    if fresh.any():
+    if not written.all():
+        fresh = (written == 0).any(axis=1)
         who = t.at(fresh)
         message = f"{s.batch.name(who)} reads byte {int(offsets[fresh][0])} of shared memory"
         message += ", which nothing has written"
@@ -136,7 +145,7 @@ def check_shared_write(
     """Races of a write."""
     shadow, shift = s.batch.shadow, s.launch.granule_shift
     first, n = offsets >> shift, max(1, site.size >> shift)
-    cells = shadow.unordered_writes(t, first, n, atomic)
+    cells = shadow.unordered_writes(t, shadow.last_writes(t, first, n), atomic)
     if cells.any():
         _race(s, site, t, cells, False, "writes")
     cells = shadow.unordered_reads(t, first, n)

@@ -73,7 +73,7 @@ def _shared(
     at = offsets.ravel() if m is None else offsets[m]
     if not len(at):
         return np.zeros(s.shape, t.dtype)
-    fresh = s.batch.shadow.uninitialised(threads, at >> s.launch.granule_shift, 1)
+    fresh = s.batch.shadow.last_writes(threads, at >> s.launch.granule_shift, 1) == 0
     if fresh.any():
         s.find(report.UNINITIALISED, site.ins, "updates what nothing has written")
     access.check_shared_write(s, site, threads, at, atomic=True)

@@ -13,6 +13,7 @@ from tilecc.emulator.types import Array
 SECTOR = 32
 _BANKS = 32
 _WORD = 4
+BANKS_BYTES = _BANKS * _WORD
 T = TypeVar("T")
 _MEMO = 512
 """Patterns remembered for an instruction."""
@@ -54,7 +55,7 @@ def wavefronts(offsets: Array, size: int) -> tuple[int, int, int]:
     lanes that ask for the same word share it.
     """
     unit = max(size, _WORD)
-    groups = _BANKS * _WORD // unit
+    groups = BANKS_BYTES // unit
     words = np.where(offsets < 0, -1, offsets // unit).reshape(-1, groups)
     new = distinct(words)
     ordered = np.sort(words, axis=1)

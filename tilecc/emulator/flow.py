@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import networkx as nx
 
@@ -54,8 +55,9 @@ def ends_block(ins: Instruction) -> bool:
     return ins.opcode in _ENDS or is_barrier(ins)
 
 
+@lru_cache(maxsize=8)
 def analyse(f: Function) -> Flow:
-    """Blocks and uncertain reads of a function.
+    """Blocks and uncertain reads of a function, once for each.
 
     Raises:
         EmulatorError: a branch to a label that is not there.

@@ -44,6 +44,8 @@ class Strand:
         self.copies: list[Copy] = []
         self.fragments: dict[Any, tuple[list[Array], Array]] = {}
         """Operands of matrix instructions as matrices, with the registers that they are of."""
+        self.whole: Mask = None
+        """Of the block that runs, which threads execute, if they are whole warps."""
         lane = np.broadcast_to(np.arange(32), self.shape)
         cta = np.broadcast_to(self.row_cta[:, None], self.shape)
         warp = np.broadcast_to(self.row_warp[:, None], self.shape)
@@ -121,10 +123,13 @@ class Strand:
             self.launch.count_block()
             m: Mask = self.pc == rank
             assert m is not None
-            warps = m.any(axis=1)
+            lanes = np.add.reduce(m, axis=1)
             block = blocks[rank]
-            block.warps += int(warps.sum())
-            if m.all():
+            some = int(np.count_nonzero(lanes))
+            block.warps += some
+            every = int(lanes.sum())
+            self.whole = m if every == 32 * some else None
+            if every == m.size:
                 m = None
             for step in block.steps:
                 step(self, m)

@@ -5,11 +5,12 @@ With g = lane / 4, t = lane % 4 and E elements in a 32-bit register, element e o
   B (K x 8):  row E t + e + 4 E r, column g
   C, D of 32 bits (16 x 8): row g + 8 (r / 2), column 2 t + r % 2
   C, D of 16 bits: row g + 8 r, column 2 t + e
+So lane after lane (g, t) a register of A holds half the rows, and one of B a part of all columns,
+each with its elements along K next to each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -110,8 +111,8 @@ def multiply_accumulate(ctx: Context, ins: Instruction, mods: Modifiers) -> Step
     if shape is None or out != tc or (ta != tb and not mixed) or out not in _ACCUMULATORS[ta]:
         raise UnknownInstruction(ins, "a combination of shape and types")
     wide = np.dtype(np.int32 if mixed else np.float32)
-    a = _Fragment(ctx, ins, ins.operands[1], shape.a, ta, a_matrix, wide)
-    b = _Fragment(ctx, ins, ins.operands[2], shape.b, tb, b_matrix, wide)
+    a = _Fragment(ctx, ins, ins.operands[1], shape.a, ta, 2, wide)
+    b = _Fragment(ctx, ins, ins.operands[2], shape.b, tb, 1, wide)
     words = 2 if out == "f16" else 4
     c = _operand(ctx, ins, ins.operands[3], words)
     sinks = _registers(ctx, ins, ins.operands[0], words)
@@ -119,7 +120,7 @@ def multiply_accumulate(ctx: Context, ins: Instruction, mods: Modifiers) -> Step
 
     def step(s: Strand, m: Mask) -> None:
         require_whole_warps(s, m, ins)
-        product = a.matrix(s) @ b.matrix(s)
+        product = a.matrix(s) @ b.matrix(s).swapaxes(1, 2)
         for put, word in zip(sinks, total(product, [f(s) for f in c]), strict=True):
             put(s, m, word)
 
@@ -127,7 +128,10 @@ def multiply_accumulate(ctx: Context, ins: Instruction, mods: Modifiers) -> Step
 
 
 class _Fragment:
-    """A or B of an instruction as matrices. Several instructions in a row take the same one."""
+    """A or B of an instruction as matrices. Several instructions in a row take the same one.
+
+    `parts`: how many registers stand for rows (or columns) below each other: 2 of A, 1 of B.
+    """
 
     def __init__(
         self,
@@ -136,22 +140,35 @@ class _Fragment:
         operand: Operand,
         count: int,
         name: str,
-        arrange: Callable[[Array], Array],
+        parts: int,
         wide: np.dtype[Any],
     ) -> None:
         self.sources = _operand(ctx, ins, operand, count)
-        self.name, self.arrange, self.wide = name, arrange, wide
-        self.key = operand, name, arrange
+        self.name, self.parts, self.wide = name, parts, wide
+        self.key = operand, name, parts
 
     def matrix(self, s: Strand) -> Array:
-        """One for each warp, in the type that products are made in."""
+        """A, or B transposed, for each warp in the type that products are made in.
+
+        (warps, 16 or 8, K), K in the order of registers and their elements, the same for both.
+        """
         words = [f(s) for f in self.sources]
         known = s.fragments.get(self.key)
         if known is not None and all(x is y for x, y in zip(known[0], words, strict=True)):
             return known[1]
-        found = self.arrange(_elements(s, words, self.name)).astype(self.wide)
+        found = self._arranged(s, words)
         s.fragments[self.key] = words, found
         return found
+
+    def _arranged(self, s: Strand, words: list[Array]) -> Array:
+        warps, parts = s.shape[0], self.parts
+        lanes = np.empty((warps, parts, 8, len(words) // parts, 4), np.uint32)
+        for r, word in enumerate(words):
+            lanes[:, r % parts, :, r // parts] = np.broadcast_to(word, s.shape).reshape(-1, 8, 4)
+        if self.name == "tf32":
+            lanes &= np.uint32(0xFFFFE000)  # the low bits are ignored
+        values = lanes.view(TYPES[self.name].dtype).astype(self.wide)
+        return values.reshape(warps, 8 * parts, -1)
 
 
 def _operand(ctx: Context, ins: Instruction, operand: Operand, count: int) -> list[Source]:
@@ -161,37 +178,14 @@ def _operand(ctx: Context, ins: Instruction, operand: Operand, count: int) -> li
     return [ctx.source(ins, e, TYPES["b32"]) for e in elements]
 
 
-def _elements(s: Strand, registers: list[Array], name: str) -> Array:
-    """Values (registers, warps, 8, 4, elements of a register)."""
-    words = np.empty((len(registers), *s.shape), np.uint32)
-    for i, word in enumerate(registers):
-        words[i] = word
-    if name == "tf32":
-        words = words & np.uint32(0xFFFFE000)  # the low bits are ignored
-    values: Array = words.view(TYPES[name].dtype)
-    if name in ("f16", "bf16", "tf32"):
-        values = values.astype(np.float32)
-    return values.reshape(len(registers), s.shape[0], 8, 4, -1)
-
-
-def a_matrix(values: Array) -> Array:
-    """(registers, warps, g, t, e) to (warps, 16, K)."""
-    n, warps, g, t, e = values.shape
-    parts = values.reshape(n // 2, 2, warps, g, t, e)
-    return parts.transpose(2, 1, 3, 0, 4, 5).reshape(warps, 16, -1)
-
-
-def b_matrix(values: Array) -> Array:
-    """(registers, warps, g, t, e) to (warps, K, 8)."""
-    return values.transpose(1, 0, 3, 4, 2).reshape(values.shape[1], -1, 8)
-
-
 def _add_words(product: Array, c: list[Array]) -> list[Array]:
     """Registers of (warps, 16, 8) + C, 32 bits each."""
     warps = len(product)
-    parts = np.ascontiguousarray(product.reshape(warps, 2, 8, 4, 2).transpose(1, 4, 0, 2, 3))
-    words = parts.reshape(4, warps, 32)
-    return [(word + x.view(word.dtype)).view(np.uint32) for word, x in zip(words, c, strict=True)]
+    pairs = product.reshape(warps, 2, 32, 2)
+    return [
+        (pairs[:, r // 2, :, r % 2] + x.view(product.dtype)).view(np.uint32)
+        for r, x in enumerate(c)
+    ]
 
 
 def _add_halves(product: Array, c: list[Array]) -> list[Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tilecc.emulator.operands import Operand, Reg
 from tilecc.emulator.types import TYPES, EmulatorError, Type
@@ -50,7 +51,7 @@ class Variable:
     initial: bytes = b""
 
 
-@dataclass
+@dataclass(eq=False)
 class Function:
     """A kernel (or another function, which is kept but cannot be called)."""
 
@@ -64,7 +65,7 @@ class Function:
     """Index into `body` of the instruction that a label stands before."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Module:
     """All functions and module-level variables of a PTX text."""
 
@@ -97,8 +98,13 @@ def type_named(name: str, line: int) -> Type:
     return found
 
 
+_PARSED = 8
+"""Texts that are remembered: one is run with many arguments, and in many orders."""
+
+
+@lru_cache(maxsize=_PARSED)
 def parse(text: str) -> Module:
-    """Parse a module.
+    """Parse a module. It is not to be changed.
 
     Raises:
         EmulatorError: text that is not PTX as compilers emit it; the message names the line.

@@ -20,6 +20,7 @@ MANY = 63
 ATOMIC = 62
 IN_FLIGHT = (1 << 20) - 1
 _CLOCK, _WARP = 11, 6
+_NONE = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Clocks:
         self.known = np.zeros((ctas, warps, warps), np.int32)
         self.floor = np.zeros(ctas, np.int32)
         """What all warps of a CTA know of each other, at least."""
+        self.least = 0
+        """The same for all CTAs."""
 
     def published(self) -> Array:
         """What each warp knows, its own accesses until now included."""
@@ -56,6 +59,7 @@ class Clocks:
         self.known = np.where(warps[..., None], np.maximum(self.known, known), self.known)
         self.now = self.now + warps
         self.floor = self.known.min(axis=(1, 2))
+        self.least = int(self.floor.min())
 
     def sync_warps(self, warps: Array) -> None:
         """bar.warp.sync."""
@@ -75,16 +79,23 @@ class SharedShadow:
     def _warp(self, t: Threads) -> Array:
         return t.cta * self.clocks.now.shape[1] + t.warp
 
-    def unordered_writes(self, t: Threads, first: Array, n: int, atomic: bool = False) -> Array:
-        """Cells (accesses, n) of earlier writes that the access is not ordered after; 0: none.
+    def last_writes(self, t: Threads, first: Array, n: int) -> Array:
+        """Cells (accesses, n) of the last writes.
 
         Args:
             t: who accesses.
             first: first granule, divisible by n, within its CTA's memory.
+            n: granules of an access.
         """
-        cells = self.writes.reshape(-1, n)[(t.cta * self.granules + first) // n]
+        found: Array = self.writes.reshape(-1, n)[(t.cta * self.granules + first) // n]
+        return found
+
+    def unordered_writes(self, t: Threads, cells: Array, atomic: bool = False) -> Array:
+        """Of `last_writes` those that the access is not ordered after; 0: none."""
+        if int(cells.max()) >> _CLOCK <= self.clocks.least:
+            return _NONE
         if not (cells.max(axis=1) >> _CLOCK > self.clocks.floor[t.cta]).any():
-            return np.zeros(0, np.int32)
+            return _NONE
         warps = self.clocks.now.shape[1]
         clock, warp, lane = cells >> _CLOCK, cells >> _WARP & 31, cells & 63
         known = self.clocks.known.reshape(-1)[(self._warp(t) * warps)[:, None] + warp]
@@ -97,19 +108,15 @@ class SharedShadow:
         """Like `unordered_writes`, of reads: (accesses, warps, n)."""
         ctas, warps = self.clocks.now.shape
         cells = self.reads.reshape(ctas, warps, -1, n)[t.cta, :, first // n]
+        if int(cells.max()) >> _WARP <= self.clocks.least:
+            return _NONE
         clock, lane = cells >> _WARP, cells & 63
         if not (clock.max(axis=(1, 2)) > self.clocks.floor[t.cta]).any():
-            return np.zeros(0, np.int32)
+            return _NONE
         known = self.clocks.known[t.cta, t.warp][:, :, None]
         same = np.arange(warps) == t.warp[:, None]
         own = same[:, :, None] & (lane == t.lane[:, None, None])
         return np.where((clock > known) & ~own, cells, 0)
-
-    def uninitialised(self, t: Threads, first: Array, n: int) -> Array:
-        """Which accesses reach a granule that was never written."""
-        cells = self.writes.reshape(-1, n)[(t.cta * self.granules + first) // n]
-        out: Array = (cells == 0).any(axis=1)
-        return out
 
     def record_read(self, t: Threads, first: Array, n: int, together: bool) -> None:
         """Note a read; `together`: lanes read for each other, as ldmatrix does."""

@@ -29,8 +29,8 @@ def bits_of(flags: Array) -> Array:
 
 def members(s: Strand, m: Mask, ins: Instruction, mask: Array) -> Array:
     """Lanes that execute, as bits (warps, 1); a member that does not is a finding."""
-    if m is None and (mask == ALL).all():
-        return np.full((s.shape[0], 1), ALL)
+    if (m is None or m is s.whole) and (mask == ALL).all():
+        return np.full((s.shape[0], 1), ALL) if m is None else bits_of(m)
     here = np.ones(s.shape, bool) if m is None else m
     executing = bits_of(here)
     absent = mask & ~executing & bits_of(s.live())
@@ -46,7 +46,7 @@ def members(s: Strand, m: Mask, ins: Instruction, mask: Array) -> Array:
 
 def require_whole_warps(s: Strand, m: Mask, ins: Instruction, those_left: bool = False) -> None:
     """For .aligned: all lanes of a warp execute (all `those_left`, which have not exited)."""
-    if m is None:
+    if m is None or m is s.whole:
         return
     partial = m.any(axis=1) & ((s.live() & ~m) if those_left else ~m).any(axis=1)
     if partial.any():
