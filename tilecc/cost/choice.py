@@ -103,7 +103,9 @@ def candidates(
     predictor = Predictor(tiled, target, extents or {}, dtype)
     found = []
     for tile in choices:
-        need = needs(held, target, tile)
+        if target.kind == "cuda":
+            tiled = Tile(tuple(tile.items())).apply(func, Remarks())
+        need = needs(held, target, tile, tiled)
         predicted = predictor.predict(tile, held)
         found.append(_candidate(tile, need, predicted))
     return found

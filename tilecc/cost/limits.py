@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from typing import Any
 
-from tilecc.cost.footprint import Buffer, Footprint
-from tilecc.target import Target, warps_for
+from tilecc.cost.footprint import Footprint
+from tilecc.errors import CompileError
+from tilecc.ir.core import Func
+from tilecc.target import Target
 
 # Of a core's L2, what tiles may take: the rest is for what streams through, and for scratch.
 CACHE_SHARE = 2
-# Registers of a GPU's thread that are not elements of tiles: addresses, counters, operands of the
+# Registers of a GPU's thread that hold no elements of tiles: addresses, counters, operands of the
 # instructions under way. With so many, what fits does not spill (beyond some bytes outside the
 # loops), and what does not fit does: read from ptxas for tiles around the limit.
-OTHER_REGISTERS = 28
+OTHER_REGISTERS = 18
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Need:
         """Whether there is room."""
         return self.limit is None or self.needs <= self.limit
 
+    def to_json(self) -> dict[str, Any]:
+        """All fields, and whether there is room."""
+        return {**vars(self), "fits": self.fits}
+
     def __str__(self) -> str:
         where = "" if self.memory == "" else f" ({self.memory})"
         limit = "any number of" if self.limit is None else self.limit
@@ -38,29 +44,33 @@ class Need:
 
 
 def needs(
-    footprints: Sequence[Footprint], target: Target, sizes: Mapping[str, int] | None = None
+    footprints: Sequence[Footprint],
+    target: Target,
+    sizes: Mapping[str, int] | None = None,
+    tiled: Func | None = None,
 ) -> tuple[Need, ...]:
     """What the kernels need of each memory that tiles are put in, the narrowest memory first.
 
     On `canvas` all tiles are in SRAM, and numbers are counted. On a CPU all should stay in L2. On a
-    GPU loaded tiles are in shared memory, and so are computed factors of products that are not for
-    matrix instructions; the others are in registers.
+    GPU the plan of the code generator says what is in shared memory, and what in registers.
+
+    Args:
+        footprints: of each kernel.
+        target: the machine.
+        sizes: of tiles, if not those that the footprints are of.
+        tiled: the program with tiles of these sizes, which a GPU's memories are counted in.
     """
     sram = target.sram
     if target.unit == "number":
         most = max((f.numbers(sizes) for f in footprints), default=0)
         return (Need("", most, sram.size, "number"),)
     if target.kind == "cuda":
-        loaded = max((f.bytes(sizes, True) for f in footprints), default=0)
-        placed = max(
-            (f.bytes(sizes, True) + _copied(f, sizes or {}) for f in footprints), default=0
-        )
-        if sram.size is not None and placed > sram.size:  # what fits is told apart by its loads
-            loaded = placed
-        held = max((thread_registers(f, sizes or {}) for f in footprints), default=0)
+        shared, held = _planned(tiled, target) if tiled is not None else (None, 0)
+        if shared is None:
+            shared = max((f.bytes(sizes, True) for f in footprints), default=0)
         found = (
-            Need(sram.name, loaded, sram.size, "byte"),
-            Need("a thread's", held, target.thread_registers, "register"),
+            Need(sram.name, shared, sram.size, "byte"),
+            Need("a thread's", held + OTHER_REGISTERS, target.thread_registers, "register"),
         )
         return tuple(sorted(found, key=lambda n: -n.needs / (n.limit or 1)))
     most = max((f.bytes(sizes) for f in footprints), default=0)
@@ -68,40 +78,18 @@ def needs(
     return (Need(f"half of {sram.name}", most, half, "byte"),)
 
 
-def _copied(f: Footprint, sizes: Mapping[str, int]) -> int:
-    """Bytes of tiles that are computed and then copied to shared memory, to be read by all threads.
+def _planned(tiled: Func, target: Target) -> tuple[int | None, int]:
+    """A GPU's shared memory of a block, in bytes, and registers of a thread with elements of tiles.
 
-    Factors of products, unless matrix instructions (of operands of 16 bits) take them as fragments.
+    Each for the kernel that needs most of it; (None, 0) if there is no code for the program.
     """
-    held = f.largest()
-    if all(b.bytes_each <= 2 for b in held if b.loaded and len(b.axes) > 1):
-        return 0
-    return sum(b.numbers(sizes) * b.bytes_each for b in held if _is_chunk(b, sizes))
+    from tilecc.codegen.cuda.ledger import rooms
+    from tilecc.passes.base import Remarks
+    from tilecc.passes.pipeline import Pipeline
 
-
-def _is_chunk(b: Buffer, sizes: Mapping[str, int]) -> bool:
-    """Whether it is computed for each tile of rows and of what is streamed, as scores are."""
-    return not b.loaded and len(b.axes) > 1 and all(a in sizes for a, _ in b.axes)
-
-
-def thread_registers(f: Footprint, sizes: Mapping[str, int]) -> int:
-    """32-bit registers that a GPU's thread needs for what is not loaded.
-
-    Tiles are spread over the threads of the block. Where what is loaded has 16 bits, a tile that is
-    a factor of the next product is held rounded, two to a register, beside what it is rounded from.
-    """
-    held = [b for b in f.largest() if not b.loaded and len(b.axes) > 0]
-    if not held:
-        return OTHER_REGISTERS
-    common = set.intersection(*({a for a, _ in b.axes} for b in held))
-    rows = prod(sizes.get(a, n) for a, n in held[0].axes if a in common)
-    threads = 32 * warps_for(rows)
-    loaded = [b.bytes_each for b in f.largest() if b.loaded]
-    each = 4 * threads
-    total = 0
-    for b in held:
-        numbers = b.numbers(sizes)
-        total += -(-numbers * max(4, b.bytes_each) // each)
-        if _is_chunk(b, sizes) and loaded and max(loaded) <= 2:
-            total += -(-numbers * 2 // each)
-    return total + OTHER_REGISTERS
+    try:
+        found = rooms(Pipeline().apply(tiled, Remarks()), target)
+    except CompileError:
+        return None, 0
+    shared = max((r.shared for r in found), default=0)
+    return shared, max((r.registers for r in found), default=0)

@@ -157,10 +157,17 @@ class Report:
         """What each kernel holds."""
         return [footprint(k.op) for k in self.kernels]
 
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        """What the tiles need of each memory, that which they fill most first."""
+        if not self.kernels:
+            return ()
+        return needs(self.footprints, self.target, None, self.tile_func)
+
     @property
     def need(self) -> Need | None:
         """What the tiles need of the memory that they fill most; None without kernels."""
-        return needs(self.footprints, self.target)[0] if self.kernels else None
+        return next(iter(self.needs), None)
 
     def footprint_formula(self, *, square: bool = False, in_bytes: bool = False) -> str:
         """Elements (or bytes) that the largest kernel holds, over tile sizes B_i (or one B)."""
@@ -209,6 +216,7 @@ class Report:
                 "needs": need.needs if need is not None else 0,
                 "limit": need.limit if need is not None else None,
                 "unit": self.target.unit,
+                "memories": [n.to_json() for n in self.needs],
                 "fits": need.fits if need is not None else True,
                 "numbers": max((f.numbers() for f in self.footprints), default=0),
             },

@@ -119,7 +119,7 @@ class _Tiled:
         self.func = Tile(tuple(tile.items())).apply(loop, Remarks())
         self.held: list[Footprint] = [footprint(k) for k in kernels_of(self.func)]
         self.predictor = Predictor(self.func, target, extents, None)
-        self.need = needs(self.held, target, tile)
+        self.need = needs(self.held, target, tile, self.func)
         self.refused = [str(n) for n in self.need if not n.fits]
         self.refused += filter(None, [space.refused(self.func, target)])
         self.needs = max((n.needs for n in self.need), default=0)

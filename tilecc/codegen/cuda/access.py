@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import gcd
+from typing import TYPE_CHECKING
 
-from tilecc.codegen.cuda.intrinsics import Intrinsics
 from tilecc.codegen.cuda.shared import CHUNK, SharedTile
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.expr import Arg, Call, Const, Expr, arg_numbers, indices
+
+if TYPE_CHECKING:
+    from tilecc.codegen.cuda.intrinsics import Intrinsics
 
 
 def memory_order(op: Op) -> list[str]:
