@@ -1,6 +1,7 @@
 """Maps of tiles: what runs is what holds a live pair, and nothing else, counted pair by pair."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -198,6 +199,23 @@ def test_each_condition(name):
 )
 def test_random_conditions(p, m, n, tile, seed):
     check(p, m, n, *tile, seed)
+
+
+@pytest.mark.parametrize("w", [-7, -2, -1, 1, 3, 8])
+def test_a_sum_is_divided_part_by_part(w):
+    """Remainders and quotients of both axes at once, by numbers of both signs."""
+    rng = np.random.default_rng(0)
+    given = arrays(19, 23, rng, True) | {"w": np.int64(w)}
+    for p in (
+        "(index(i) - index(j)) % %w == 0",
+        "(index(i) - 2 * index(j) + %p) // %w <= 1",
+        "(7 - index(j) + index(i)) % %w * 2 + (index(j) + index(i)) // %w > 2",
+    ):
+        func, out = tiled(p, 8, 4)
+        assert re.search(r"(%|//) %w : reg i64\[j\b", print_ir(out))
+        one = interpret(func, given, exact=True)
+        for a, b in zip(one, interpret(out, given, exact=True), strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-9, atol=1e-9)
 
 
 # What kernels say of themselves, and that it is what they do

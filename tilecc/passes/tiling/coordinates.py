@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilecc.ir.core import TensorType, Value
 from tilecc.ir.dtypes import I64
 from tilecc.ir.expr import (
@@ -11,6 +13,7 @@ from tilecc.ir.expr import (
     Expr,
     Index,
     arg_numbers,
+    call,
     indices,
     rebuild,
     shift_args,
@@ -31,7 +34,9 @@ def share_coordinates(scope: Scope, e: Expr, operands: Operands, type: TensorTyp
     %b = map (%kj * 32 + index(j)) // %w : i64[j:32]
     where(%a == %b, %s, -inf) : f32[i:64, j:32]
 
-    No vector unit divides integers, so what an element costs is many times the rest of the map.
+    A sum is divided part by part: (i - j) % r from i % r and -j % r, which together are less than
+    2 r, so that one comparison is left to each element. No vector unit divides integers, so what an
+    element costs is many times the rest of the map.
     """
     if len(type.axes) < 2 or not any(isinstance(n, Call) and n.fn in _DIVISIONS for n in walk(e)):
         return e
@@ -41,16 +46,67 @@ def share_coordinates(scope: Scope, e: Expr, operands: Operands, type: TensorTyp
         held = {a for k in arg_numbers(n) for a in operands.values[k].type.names}
         return held | (indices(n) & set(type.names))
 
+    def made(n: Expr) -> Expr:
+        return operands.ref(_made(scope, n, operands, axes(n), type))
+
     def go(n: Expr) -> Expr:
         if not isinstance(n, Arg | Index) and n.children():
             divides = any(isinstance(x, Call) and x.fn in _DIVISIONS for x in walk(n))
             narrow = 0 < len(axes(n)) < len(type.axes)
             if divides and narrow and infer_dtype(n, dtypes) is I64:
-                return operands.ref(_made(scope, n, operands, axes(n), type))
+                return made(n)
+            if isinstance(n, Call) and n.fn in ("floordiv", "mod") and not axes(n.args[1]):
+                parts = _by_axes(n.args[0], axes)
+                if len(parts) > 1 and infer_dtype(n, dtypes) is I64:
+                    return _divided(n.fn, parts, n.args[1], made)
             return rebuild(n, tuple(go(c) for c in n.children()))
         return n
 
     return go(e)
+
+
+def _by_axes(e: Expr, axes: Callable[[Expr], set[str]]) -> list[Expr]:
+    """The parts of a sum, one for each axis that it reads; the sum itself if it is not of such."""
+    groups: dict[frozenset[str], Expr] = {}
+
+    def add(x: Expr, sign: int) -> None:
+        match x:
+            case Call("add" | "sub" as fn, (a, b)):
+                add(a, sign)
+                add(b, sign if fn == "add" else -sign)
+            case Call("neg", (a,)):
+                add(a, -sign)
+            case _:
+                key = frozenset(axes(x))
+                x = x if sign > 0 else call("neg", x)
+                groups[key] = call("add", groups[key], x) if key in groups else x
+
+    add(e, 1)
+    rest = groups.pop(frozenset(), None)
+    parts = list(groups.values())
+    if any(len(key) != 1 for key in groups) or not parts:
+        return [e]
+    return parts if rest is None else [call("add", parts[0], rest), *parts[1:]]
+
+
+def _divided(fn: str, parts: list[Expr], by: Expr, made: Callable[[Expr], Expr]) -> Expr:
+    """The quotient or the remainder of a sum from those of its parts, rounded down.
+
+    Remainders r, s have the sign of the divisor d, and r + s is less than 2 d, in magnitude.
+    """
+    remainder = made(call("mod", parts[0], by))
+    quotient = made(call("floordiv", parts[0], by)) if fn == "floordiv" else remainder
+    for x in parts[1:]:
+        together = call("add", remainder, made(call("mod", x, by)))
+        above = call("ge", together, by)
+        if not (isinstance(by, Const) and int(by.value) > 0):
+            below = call("and", call("le", together, by), call("lt", by, Const(0)))
+            above = call("or", call("and", above, call("gt", by, Const(0))), below)
+        if fn == "floordiv":
+            carry = call("where", above, Const(1), Const(0))
+            quotient = call("add", call("add", quotient, made(call("floordiv", x, by))), carry)
+        remainder = call("where", above, call("sub", together, by), together)
+    return quotient if fn == "floordiv" else remainder
 
 
 def name_divisions(scope: Scope, e: Expr, operands: Operands) -> Expr:
