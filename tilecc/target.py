@@ -191,6 +191,8 @@ def resolve(name: str | Target) -> Target:
     """
     if isinstance(name, Target):
         return name
+    if not isinstance(name, str):
+        raise TargetError(f'target={name!r} is no machine\'s name\n    the default is "cpu"')
     from .machines import ARCH_ALIASES, MACHINES
 
     if _key(name) == "cpu":

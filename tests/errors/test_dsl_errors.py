@@ -14,7 +14,8 @@ HEAD = """
 import math
 import numpy as np
 import tilecc as tc
-Q, K = tc.Tensor["b h i:N d"], tc.Tensor["b h j:N d"]
+def softmax(): pass
+Q, K, J = tc.Tensor["b h i:N d"], tc.Tensor["b h j:N d"], tc.Tensor["j:N", "int32"]
 """
 
 
@@ -40,7 +41,9 @@ def check(tmp_path, text, *expected):
         assert re.search(pattern, f"{d.message} | {d.hint}"), f"{pattern!r} not in:\n{d}"
 
 
-BODY = "@tc.spec\ndef prog(q: Q, k: K, w: tc.Scalar('int64'), m: tc.Tensor['j:N', 'bool']):\n"
+BODY = """@tc.spec
+def prog(q: Q, k: K, w: tc.Scalar('int64'), m: tc.Tensor['j:N', 'bool'], n: J):
+"""
 
 # A line of a spec's body, and the message with its hint.
 LINES = [
@@ -80,6 +83,14 @@ LINES = [
     ("np.ones(3) * q", "does not close over arrays.*declare an argument"),
     ("q + [1, 2]", "does not close over arrays"),
     ("q + 'a'", "'a' .str. is no operand"),
+    ("q + 2**64", "18446744073709551616 does not fit 64 bits"),
+    ("n == 2**40", "1099511627776 does not fit i32.*tc.cast"),
+    ("tc.where(m, n, -(2**31) - 1)", "-2147483649 does not fit i32"),
+    ("tc.dot(q, k, over=-1)", "dot over -1: axes have names.*b, h, i, d"),
+    ("tc.sum(q, over='D')", 'D is the extent of d: write over="d"'),
+    ("np.einsum('bhid,bhjd->bhij', q, k)", "numpy's einsum.*tc.dot"),
+    ("np.tril(q)", "numpy's tril.*tc.where.*tc.index"),
+    ("type(q).__torch_function__(softmax, (), (q,))", "torch's softmax.*tc.softmax"),
     ("q.at(j=0)", "no axis 'j'.*b, h, i, d"),
     ("q.at(i=w / 2)", "not an integer.*//"),
     ("q.at(i=-1)", "does not wrap.*tc.extent"),
@@ -115,6 +126,20 @@ FATAL = [
     ("y = q.exp()", r"no attribute 'exp'.*tc.exp\(x\)"),
     ("y = np.asarray(q)", "cannot become an array"),
     ("y = 3 in q", "`in` has no meaning"),
+    ("y = range(tc.extent('i'))", "not looped over"),
+    ("y = q.size(-1)", "no attribute 'size'.*tc.extent"),
+    ("y = k.mT", "no attribute 'mT'.*axes have names"),
+    ("y = q.masked_fill(q > 0, 1)", "no attribute 'masked_fill'.*tc.where"),
+    ("y = q.to('float16')", "no attribute 'to'.*tc.cast"),
+    ("y = q.unsqueeze(0)", "broadcast by axis name"),
+    ("print(f'{q:.2f}')", "no number to print"),
+    ("y = tc.softmax(q, dim=-1)", "keyword argument 'dim'.*over="),
+    ("y = tc.max(q, over='i', keepdims=True)", "'keepdims'.*broadcast by axis name"),
+    ("y = tc.where(q > 0)", r"missing 2.*tc.where\(condition, a, b\)"),
+    ("y = tc.sofmax(q, over='d')", "no attribute 'sofmax'.*tc.softmax"),
+    ("y = tc.relu(q)", "no attribute 'relu'.*tc.maximum"),
+    ("y = tc.arange(4)", "no attribute 'arange'.*tc.index"),
+    ("y = {}['a']", "KeyError: 'a'"),
     ("y = undefined + 1", "NameError: name 'undefined' is not defined"),
 ]
 
@@ -123,6 +148,11 @@ FATAL = [
 def test_errors_that_end_the_trace(tmp_path, line, pattern):
     text = f"{BODY}    x = q @ k  #!\n    {line}  #!\n    return q\n"
     check(tmp_path, text, "tc.dot", pattern)
+
+
+def test_a_spec_that_calls_itself(tmp_path):
+    text = "@tc.spec\ndef prog(q: Q):\n    return prog(q)  #!\n"
+    check(tmp_path, text, "RecursionError.*calls itself")
 
 
 def test_in_place_change(tmp_path):
@@ -134,9 +164,11 @@ def test_in_place_change(tmp_path):
 ARGUMENTS = [
     (["x"], "no annotation"),
     (["x: tc.Tensor"], "does not say which axes"),
-    (["x: float"], "not a tensor's annotation"),
+    (["x: float"], "not a tensor's annotation.*tc.Scalar"),
+    (["x: np.ndarray"], "not a tensor's annotation"),
+    (["x: 'i j:N'"], "only a string.*tc.Tensor"),
     (["x: tc.Tensor[3]"], "not a string of axes"),
-    (["x: tc.Tensor['i, j']"], "'i,' is not a name"),
+    (["x: tc.Tensor['i, j']"], "'i,' is not a name.*separated by spaces"),
     (["x: tc.Tensor['i: N']"], "neither a number nor a name"),
     (["x: tc.Tensor['i:N+1']"], "neither a number nor a name"),
     (["x: tc.Tensor['2d']"], "not a name"),
@@ -146,7 +178,7 @@ ARGUMENTS = [
     (["x: tc.Tensor['i:j j']"], "an axis and also the extent.*capitals"),
     (["x: tc.Tensor['i', 'floaty']"], "unknown dtype 'floaty'"),
     (["x: tc.Scalar('complex64')"], "unknown dtype"),
-    (["x: tc.Tensor['i'] = 3"], "default value"),
+    (["x: tc.Tensor['i'] = 3"], "default value.*write 3 in the body"),
     (["*x: tc.Tensor['i']"], "fixed list"),
     (["x: 'tc.Tensor[axes]'"], "does not evaluate: name 'axes'"),
 ]
@@ -158,6 +190,21 @@ def test_argument(tmp_path, arguments, pattern):
     # An axis that the broken annotation may have had is no further error.
     other = "0" if "i:j" in args else "tc.index('q')"
     check(tmp_path, f"@tc.spec\ndef prog(\n{args}):\n    return tc.exp(x) + {other}\n", pattern)
+
+
+@pytest.mark.parametrize(
+    ("argument", "pattern"),
+    [
+        ("self", "no method.*a function of its own"),
+        ("out: tc.Tensor['i']", "out= of its own.*another name"),
+        ("threads: tc.Tensor['i']", "threads= of its own"),
+    ],
+)
+def test_names_that_an_argument_cannot_have(tmp_path, argument, pattern):
+    name = argument.partition(":")[0]
+    text = f"@tc.spec\ndef prog(\n    {argument},  #!\n    x: tc.Tensor['i'],\n):\n"
+    text += f"    return {name} + x\n"
+    check(tmp_path, text, pattern)
 
 
 def test_extents_disagree(tmp_path):
@@ -260,6 +307,19 @@ def test_spec_is_not_called_on_data():
         f(np.ones(3))
     with pytest.raises(SpecError, match="is not a name"):
         tc.spec(lambda x: x)
+    with pytest.raises(SpecError, match="3 is not a function"):
+        tc.spec(3)
+
+    async def later(x: tc.Tensor["i"]):
+        return x
+
+    def one_by_one(x: tc.Tensor["i"]):
+        yield x
+
+    with pytest.raises(SpecError, match="later is asynchronous"):
+        tc.spec(later)
+    with pytest.raises(SpecError, match="one_by_one yields"):
+        tc.spec(one_by_one)
     with pytest.raises(SpecError, match="float's type, not i32"):
         f.trace("int32")
     with pytest.raises(SpecError, match="unknown dtype 'floaty'"):

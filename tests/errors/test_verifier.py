@@ -148,6 +148,33 @@ def test_extents_of_operands_disagree():
     )
 
 
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("%x == 4294967296", "4294967296 does not fit i32"),
+        ("where(%x > 0, %x, -2147483648)", None),
+        ("where(%x > 0, -2147483649, %x)", "-2147483649 does not fit i32"),
+        ("%x + 2147483647", None),
+        ("cast(%x, i64) + 4294967296 > 0", None),
+        ("%y > 255", None),
+        ("%y > 256", "256 does not fit u8"),
+        ("%y + %x > 256", None),
+    ],
+)
+def test_literals_fit_the_integers_that_they_meet(expression, message):
+    text = f"""
+func @f(%x: i32[i:N], %y: u8[i]) {{
+  %z = map cast({expression}, i64) : i64[i]
+  return %z
+}}
+"""
+    if message is None:
+        verify(parse_ir(text))
+        return
+    with pytest.raises(IRError, match=message):
+        verify(parse_ir(text))
+
+
 def test_literals_take_the_type_that_holds_them():
     for literal, t, right in [("1", "f64", True), ("-inf", "f16", True), ("1.0", "i64", False)]:
         text = f"func @f(%a: f32[i:N]) {{\n  %c = map {literal} : {t}[i]\n  return %c\n}}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,15 @@ HINT = (
     "axes separated by spaces, each a name, with its extent after a colon if that is not the name "
     "in capitals"
 )
+
+# Words of a kernel's call that no argument can be passed by.
+_CALL_WORDS = frozenset(["out", "threads"])
+_SCALARS: dict[object, str] = {
+    float: 'write tc.Scalar("float32"), or close over a constant',
+    int: 'write tc.Scalar("int64"), or close over a constant',
+    bool: 'write tc.Scalar("bool"), or close over a constant',
+}
+_AXES = re.compile(r"\w+(:\w+)?( +\w+(:\w+)?)+")  # a string such as "b h i:N d"
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,11 @@ class Signature:
 
 
 class _Malformed(Exception):
-    """A part of an annotation that cannot be read: the sentence for the user."""
+    """A part of an annotation that cannot be read: the sentence for the user, and what to write."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def read_signature(
@@ -83,7 +97,7 @@ def read_signature(
         try:
             arg = _argument(fn, p)
         except _Malformed as e:
-            found.append(Diagnostic(f"argument '{name}': {e}", loc, HINT))
+            found.append(Diagnostic(f"argument '{name}': {e}", loc, e.hint or HINT))
             bad.add(name)
             continue
         sig.arguments.append(arg)
@@ -117,12 +131,21 @@ def _show(a: Axis) -> str:
 
 def _argument(fn: Callable[..., Any], p: inspect.Parameter) -> Argument:
     if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-        raise _Malformed("a spec has a fixed list of arguments, so * and ** have no meaning")
+        message = "a spec has a fixed list of arguments, so * and ** have no meaning"
+        raise _Malformed(message, "write each argument with its annotation")
+    if p.name == "self":
+        raise _Malformed("a spec is no method", "put @tc.spec on a function of its own")
+    if p.name in _CALL_WORDS:
+        message = f"a call of the kernel has a {p.name}= of its own"
+        raise _Malformed(message, "give the argument another name")
+    if p.default is not p.empty:
+        hint = f"leave it out and write {p.default!r} in the body, or pass the value with each call"
+        raise _Malformed("it has a default value, which a kernel's arguments have not", hint)
     if p.annotation is p.empty:
         raise _Malformed("it has no annotation")
-    if p.default is not p.empty:
-        raise _Malformed("it has a default value; a constant is closed over instead")
     annotation = evaluate(fn, p.annotation)
+    if annotation in _SCALARS:
+        raise _Malformed(f"{annotation!r} is not a tensor's annotation", _SCALARS[annotation])
     if isinstance(annotation, Scalar):
         return Argument(p.name, (), _dtype(annotation.dtype))
     axes, dtype = _tensor(annotation)
@@ -133,6 +156,8 @@ def evaluate(fn: Callable[..., Any], annotation: object) -> object:
     """An annotation as an object; with postponed evaluation it is still text."""
     if not isinstance(annotation, str):
         return annotation
+    if _AXES.fullmatch(annotation):
+        raise _Malformed("its annotation is only a string", f'write tc.Tensor["{annotation}"]')
     fn = inspect.unwrap(fn)
     names = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
     cells = {n: c.cell_contents for n, c in names}
@@ -153,6 +178,10 @@ def _tensor(annotation: object) -> tuple[list[tuple[str, int | str | None]], DTy
         return [], _dtype(meta[0].dtype)
     if not isinstance(meta[0], str) or len(meta) > 2:
         raise _Malformed(f"{list(meta)!r} is not a string of axes and perhaps a dtype")
+    if "," in meta[0]:
+        spaced = " ".join(meta[0].replace(",", " ").split())
+        hint = f'axes are separated by spaces: write tc.Tensor["{spaced}"]'
+        raise _Malformed(f"{meta[0].split()[0]!r} is not a name that an axis can have", hint)
     axes = [_axis(token) for token in meta[0].split()]
     names = [n for n, _ in axes]
     for n in names:

@@ -1,4 +1,4 @@
-"""Python's and numpy's own functions on traced values: refused, with what to write instead."""
+"""Functions of Python and of other libraries on traced values: refused, with what to write."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tilecc.dsl.habits import instead_of
 from tilecc.dsl.source import user_site
 from tilecc.dsl.tensor import Tensor, active
 
@@ -29,17 +30,7 @@ _OPERATORS = {
     np.bitwise_or: "or",
     np.bitwise_xor: "xor",
 }
-_RENAMED = {
-    "absolute": "abs",
-    "amax": "max",
-    "amin": "min",
-    "matmul": "dot",
-    "einsum": "dot",
-    "tensordot": "dot",
-    "inner": "dot",
-    "astype": "cast",
-    "clip": "maximum and tc.minimum",
-}
+_RENAMED = {"absolute": "abs", "astype": "cast"}
 _SELECT = "write tc.where(condition, a, b)"
 _TRUTH = [
     (r"(?<![\w.])(max|min)\(", r"Python's \1()", r"write tc.\1imum(a, b)"),
@@ -51,6 +42,23 @@ _TRUTH = [
     (r"\bnot\b", "`not`", "write ~(a)"),
     (r"[<>]=?[^<>=]+[<>]=?|==[^=]+==", "a chain of comparisons", "write (a < b) & (b < c)"),
 ]
+
+
+_NUMBER = [
+    (r"\brange\(", "an axis is not looped over: operations work on whole tensors, sums take over="),
+    (r"\bmath\.(\w+)\(", r"write tc.\1(x)"),
+    (r"(?<![\w.])(int|float|round)\(", "write tc.cast(x, dtype), or tc.floor(x)"),
+    (r"\w\[", "a list is not indexed by a traced value: pass it as a tensor and write x.at(n=...)"),
+]
+
+
+def number() -> NoReturn:
+    """Refuse a traced tensor's number, naming what on the line asks for it."""
+    line = user_site().text
+    found = ((re.search(pattern, line), hint) for pattern, hint in _NUMBER)
+    default = "write tc.exp for math.exp (and so on), tc.cast(x, dtype) for int() and float()"
+    hint = next((m.expand(hint) for m, hint in found if m), default)
+    active().fail("a traced value has no number while the spec is traced", hint)
 
 
 def truth() -> NoReturn:
@@ -71,14 +79,14 @@ def numpy_ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...]) -> Tensor
     """An operator with a numpy number on its left; any other ufunc is refused."""
     if method == "__call__" and ufunc in _OPERATORS:
         return active().apply(_OPERATORS[ufunc], *inputs)
-    return numpy_function(ufunc.__name__)
+    return foreign_function("numpy", ufunc.__name__)
 
 
-def numpy_function(name: str) -> Tensor:
-    """Refuse numpy's `name`, naming tilecc's if there is one."""
+def foreign_function(library: str, name: str) -> Tensor:
+    """Refuse another library's function `name`, naming tilecc's if there is one."""
     from tilecc import dsl  # an import cycle otherwise
 
     ours = _RENAMED.get(name, name)
-    known = ours.split()[0] in dsl.__all__
-    hint = f"write tc.{ours}" if known else "write it with tilecc's functions and operators"
-    return active().error(f"numpy's {name} does not work on traced tensors", hint)
+    hint = f"write tc.{ours}" if ours in dsl.__all__ else instead_of(name)
+    hint = hint or "write it with tilecc's functions and operators"
+    return active().error(f"{library}'s {name} does not work on traced tensors", hint)

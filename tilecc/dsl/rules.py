@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilecc.ir.dtypes import F64, I64, DType
+from tilecc.ir.dtypes import F64, I64, DType, promote
 from tilecc.ir.expr import FUNCTIONS, Call, Cast, Const, Expr, call
 
 
@@ -52,11 +52,13 @@ def scalar_call(fn: str, args: Sequence[Scalar], default: DType) -> Expr:
         branches = args[1:]
         if any(a.dtype.kind != "bool" for a in branches):
             branches = [_number(a) for a in branches]
+            _want_room(branches)
         args = [args[0], *_double(branches, default, any(_is_float(a) for a in branches))]
     elif not (fn in _EQUALITY and all(a.dtype.kind == "bool" for a in args)):
         args = [_number(a) for a in args]
         if kind == "int":
             _want_integers(fn, args)
+        _want_room(args)
         floating = any(_is_float(a) for a in args)
         args = _double(args, default, floating or (kind == "float" and fn not in _REWRITES))
     if all(a.weak for a in args):
@@ -110,6 +112,21 @@ def _want_integers(fn: str, args: Sequence[Scalar]) -> None:
             raise Refused(message, "write tc.floor(a / b) for the floor of a quotient of floats")
     if args[1].expr == Const(0):
         raise Refused(f"{symbol} by zero", "the divisor is a constant 0")
+
+
+def _want_room(args: Sequence[Scalar]) -> None:
+    """Whole numbers must fit the integers that they meet, whose type they take."""
+    strong = [a.dtype for a in args if not a.weak]
+    if not strong or any(t.kind != "int" for t in strong) or any(_is_float(a) for a in args):
+        return
+    met = strong[0]
+    for t in strong:
+        met = promote(met, t)
+    limits = np.iinfo(met.numpy)
+    for a in args:
+        if isinstance(a.expr, Const) and not limits.min <= a.expr.value <= limits.max:
+            message = f"{a.expr.value} does not fit {met}, the type of what it meets"
+            raise Refused(message, 'write tc.cast(x, "int64") first')
 
 
 def _power(args: Sequence[Scalar]) -> Expr | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from tilecc.dsl.annotations import Result, Signature, read_signature
+from tilecc.dsl.habits import hint_for
 from tilecc.dsl.source import PACKAGE, exception_site, function_source, user_site
 from tilecc.dsl.tensor import ACTIVE, Tensor
 from tilecc.dsl.trace import Trace
@@ -23,6 +24,11 @@ class Spec:
     """A computation in the DSL. `tc.compile` compiles it; called in another spec it is inlined."""
 
     def __init__(self, fn: Function, name: str | None = None) -> None:
+        if not inspect.isfunction(inspect.unwrap(fn)):
+            raise _not_a_spec(f"{fn!r} is not a function")
+        if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
+            kind = "yields" if inspect.isgeneratorfunction(fn) else "is asynchronous"
+            raise _not_a_spec(f"{fn.__name__} {kind}, and a spec returns its tensors")
         self.fn = fn
         self.name: str = name or str(getattr(fn, "__name__", ""))
         functools.update_wrapper(self, fn)
@@ -81,6 +87,10 @@ def spec(
     if fn is None:
         return lambda f: Spec(f, name)
     return Spec(fn, name)
+
+
+def _not_a_spec(message: str) -> SpecError:
+    return SpecError(Diagnostic(message, user_site().loc, "put @tc.spec on a plain def"))
 
 
 def _default_dtype(name: Any) -> DType:
@@ -144,7 +154,9 @@ class _Tracing:
             where = exception_site(e) or self.source.definition
             if where.filename.startswith(PACKAGE):
                 where = self.source.definition
-            self.trace.diagnostics.append(Diagnostic(f"{type_name(e)}: {e}", where.loc))
+            self.trace.diagnostics.append(
+                Diagnostic(f"{type_name(e)}: {e}", where.loc, hint_for(e))
+            )
             raise SpecError(list(dict.fromkeys(self.trace.diagnostics))) from e
 
     def results(self, returned: Any) -> list[Value]:

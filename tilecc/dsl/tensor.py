@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import numpy as np
 
+from tilecc.dsl.habits import instead_of
 from tilecc.dsl.source import Site, user_site
 from tilecc.errors import Diagnostic, SpecError
 from tilecc.ir.dtypes import DType
@@ -24,20 +25,6 @@ Operand = Any  # a Tensor or a number; numpy's and Python's numbers have no comm
 Axes = Any  # "j", "j e" or ("j", "e")
 
 ACTIVE: ContextVar[Trace | None] = ContextVar("tilecc_trace", default=None)
-
-# What to write instead of attributes that arrays have elsewhere.
-_INSTEAD = {
-    "shape": 'write tc.extent("i") for the extent of axis i',
-    "T": "axes have names, so nothing needs to be transposed; a return annotation fixes an order",
-    "transpose": "axes have names, so nothing needs to be transposed",
-    "permute": "axes have names, so nothing needs to be transposed",
-    "reshape": 'write x.at(axis=expression), for example x.at(n=tc.index("j") // 16)',
-    "view": 'write x.at(axis=expression), for example x.at(n=tc.index("j") // 16)',
-    "mean": 'write x.sum(over="j") / tc.extent("j")',
-    "size": 'write tc.extent("i") for the extent of axis i',
-    "matmul": 'write tc.dot(a, b, over="d")',
-    "item": "a traced value has no number yet",
-}
 
 
 def active() -> Trace:
@@ -57,7 +44,7 @@ def active() -> Trace:
 class Tensor:
     """A tensor with named axes: an annotation (`tc.Tensor["b h i:N d"]`), and a traced value."""
 
-    __slots__ = ("dtype", "expr", "reads", "site", "size", "trace")
+    __slots__ = ("dtype", "expr", "nodes", "reads", "site", "trace")
     __hash__ = object.__hash__
 
     def __init__(
@@ -67,14 +54,14 @@ class Tensor:
         reads: tuple[Any, ...],
         dtype: DType,
         site: Site,
-        size: int = 1,
+        nodes: int = 1,
     ) -> None:
         self.trace = trace
         self.expr = expr
         self.reads = reads  # the graph's values that expr's Arg(k) stand for
         self.dtype = dtype
         self.site = site
-        self.size = size  # nodes of expr; 0 marks the result of an operation with an error
+        self.nodes = nodes  # of expr; 0 marks the result of an operation with an error
 
     def __class_getitem__(cls, item: Any) -> Any:
         # Read when the spec is traced, so that all errors of a program come together.
@@ -85,7 +72,7 @@ class Tensor:
     @property
     def poisoned(self) -> bool:
         """Whether an error was reported where this comes from, so that none should follow."""
-        return self.size == 0
+        return self.nodes == 0
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -259,9 +246,17 @@ class Tensor:
         return numpy_ufunc(ufunc, method, inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Tensor:
-        from tilecc.dsl.foreign import numpy_function  # an import cycle otherwise
+        from tilecc.dsl.foreign import foreign_function  # an import cycle otherwise
 
-        return numpy_function(func.__name__)
+        return foreign_function("numpy", func.__name__)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Tensor:
+        from tilecc.dsl.foreign import foreign_function  # an import cycle otherwise
+
+        return foreign_function("torch", getattr(func, "__name__", str(func)))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
         active().fail("a traced tensor cannot become an array", "use tilecc's functions, as tc.exp")
@@ -281,9 +276,15 @@ class Tensor:
     def __contains__(self, item: Any) -> NoReturn:
         active().fail("`in` has no meaning on a traced tensor", "write (x == value) with | between")
 
+    def __format__(self, spec: str) -> str:
+        if spec:
+            active().fail("a traced value has no number to print", 'write f"{x}" to see its axes')
+        return repr(self)
+
     def _number(self, *_: Any) -> NoReturn:
-        hint = "write tc.exp for math.exp (and so on), tc.cast(x, dtype) for int() and float()"
-        active().fail("a traced value has no number while the spec is traced", hint)
+        from tilecc.dsl.foreign import number  # an import cycle otherwise
+
+        number()
 
     __float__ = __int__ = __index__ = __complex__ = __round__ = __floor__ = __ceil__ = _number
 
@@ -292,7 +293,7 @@ class Tensor:
 
         if name.startswith("_"):
             raise AttributeError(name)
-        hint = _INSTEAD.get(name, "")
+        hint = instead_of(name)
         if name in dsl.__all__:
             hint = f"write tc.{name}(x)"
         active().fail(f"a traced tensor has no attribute '{name}'", hint)

@@ -49,7 +49,7 @@ class Trace:
 
     def poison(self, site: Site) -> Tensor:
         """The result of an operation with an error."""
-        return Tensor(self, Const(0), (), F32, site, size=0)
+        return Tensor(self, Const(0), (), F32, site, nodes=0)
 
     # From the user's objects to tensors, from tensors to values of the graph.
 
@@ -73,6 +73,8 @@ class Trace:
         if hasattr(x, "shape") or isinstance(x, list | tuple):
             hint = 'declare an argument, x: tc.Tensor["i j"], and pass the array when calling'
             return self.error(f"a spec does not close over arrays ({kind})", hint)
+        if isinstance(x, int | np.integer):
+            return self.error(f"{x} does not fit 64 bits", "write it as a float, or leave it out")
         hint = "operands are traced tensors and numbers"
         return self.error(f"{x!r} ({kind}) is no operand of a traced operation", hint)
 
@@ -81,7 +83,7 @@ class Trace:
         value = whole(t)
         if value is None:
             t.reads = (self.map(t.expr, t.reads, t.site),)
-            t.expr, t.size = Arg(0), 1
+            t.expr, t.nodes = Arg(0), 1
             value = t.reads[0]
         assert isinstance(value, Value)
         return value
@@ -138,7 +140,7 @@ class Trace:
         for t, s in zip(tensors, scalars, strict=True):
             if e is s.expr:
                 return t  # such as floor of an integer
-        return self.expression(e, reads, site, 1 + sum(t.size for t in tensors))
+        return self.expression(e, reads, site, 1 + sum(t.nodes for t in tensors))
 
     def expression(self, e: Expr, reads: tuple[Value, ...], site: Site, size: int) -> Tensor:
         """A tensor from an expression: an operation at once if it reads tensors that have axes."""
@@ -159,7 +161,7 @@ class Trace:
             return t
         if target is BOOL:
             return t if t.dtype is BOOL else self.apply("ne", t, 0)
-        return self.expression(Cast(t.expr, target), t.reads, site, t.size + 1)
+        return self.expression(Cast(t.expr, target), t.reads, site, t.nodes + 1)
 
     # Axes by name.
 
@@ -187,13 +189,18 @@ class Trace:
             choice = choice.replace("operands' axes", "operand's axes")
         if isinstance(over, str):
             over = over.replace(",", " ").split()
-        if over is None or not isinstance(over, list | tuple) or not over:
+        if not isinstance(over, list | tuple) or not over:
             hint = f'write over="axis", or over="a b" for several; {choice}'
-            self.error(f"{what} needs over=, the axes that it reduces", hint)
+            message = f"{what} needs over=, the axes that it reduces"
+            if over is not None and over != []:
+                message = f"{what} over {over!r}: axes have names, not numbers"
+            self.error(message, hint)
             return None
         missing = [a for a in over if a not in have]
         for a in missing:
-            self.error(f"{what} over {a!r}, an axis that no operand has", f"{choice}")
+            owner = [n for n in have if str(getattr(self.axes[n].extent, "name", "")) == a]
+            hint = f'{a} is the extent of {owner[0]}: write over="{owner[0]}"; ' if owner else ""
+            self.error(f"{what} over {a!r}, an axis that no operand has", hint + choice)
         return None if missing else tuple(dict.fromkeys(over))
 
 

@@ -85,7 +85,7 @@ def dtype(name: str | DType | np.dtype[Any] | type) -> DType:
     if isinstance(name, DType):
         return name
     if not isinstance(name, str):
-        name = np.dtype(name).name
+        name = "None" if name is None else np.dtype(name).name  # numpy takes None for float64
     key = ALIASES.get(name.removeprefix("torch."), name.removeprefix("torch."))
     if key not in DTYPES:
         known = ", ".join([*DTYPES, *ALIASES])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tilecc.ir.core import Op, Range, TensorType, Value
 from tilecc.ir.dtypes import F32, F64, DType
-from tilecc.ir.expr import Call, Const, Expr, Old, arg_numbers, indices, walk
+from tilecc.ir.expr import Call, Const, Expr, Old, arg_numbers, call, indices, walk
 from tilecc.ir.ops import contract_type, infer_dtype, reduce_type
 
 
@@ -121,6 +121,27 @@ def _map(op: Op, context: Context) -> Iterable[str]:
     fits = _is_literal(op.expr) and _RANK[want.kind] <= _RANK[t.dtype.kind]
     if t.dtype is not want and not fits:
         yield f"the result is {t.dtype}, but the expression gives {want}"
+    for value, met in _misfits(op, op.expr):
+        yield f"{value} does not fit {met}, the type of what it meets"
+
+
+def _misfits(op: Op, e: Expr) -> Iterable[tuple[int, DType]]:
+    """Whole numbers that meet integers with fewer bits than they need."""
+    for n in walk(e):
+        parts = n.args[1:] if isinstance(n, Call) and n.fn == "where" else n.children()
+        large = [c.value for c in parts if isinstance(c, Const) and not _is_small(c.value)]
+        strong = [p for p in parts if not _is_literal(p)]
+        if not large or not strong:
+            continue
+        met = infer_dtype(call("maximum", *(strong * 2)[:2]), [v.type.dtype for v in op.operands])
+        if met.kind == "int":
+            bound = 1 << (met.bits - (met.name[0] == "i"))
+            low = -bound if met.name[0] == "i" else 0
+            yield from ((int(c), met) for c in large if not low <= c < bound)
+
+
+def _is_small(value: float) -> bool:
+    return not isinstance(value, int) or 0 <= value < 128
 
 
 def _reduce(op: Op, context: Context) -> Iterable[str]:
