@@ -247,12 +247,12 @@ def by_tiles(mask, bi, bj):
     return brute(mask[None], bi, bj)[0]
 
 
-def on_canvas(spec, **tile):
-    return tc.compile(spec, target="canvas", static={"D": 4}, tile=tile)
+def not_built(spec, **tile):
+    return tc.compile(spec, target="aarch64", static={"D": 4}, tile=tile)
 
 
 def test_causal_at_8192():
-    tiles = on_canvas("examples/causal.py", i=64, j=64).tiles(N=8192)
+    tiles = not_built("examples/causal.py", i=64, j=64).tiles(N=8192)
     at = np.arange(128)
     np.testing.assert_array_equal(
         tiles.codes, np.select([at < at[:, None], at == at[:, None]], [FULL, PARTIAL], EMPTY)
@@ -262,14 +262,14 @@ def test_causal_at_8192():
 
 @pytest.mark.parametrize(("n", "w"), [(1000, 100), (4096, 1024), (500, 1)])
 def test_a_window(n, w):
-    tiles = on_canvas("examples/sliding_window.py", i=64, j=32).tiles(N=n, w=w)
+    tiles = not_built("examples/sliding_window.py", i=64, j=32).tiles(N=n, w=w)
     d = np.arange(n)[:, None] - np.arange(n)
     np.testing.assert_array_equal(tiles.codes, by_tiles((d >= 0) & (d < w), 64, 32))
 
 
 @pytest.mark.parametrize("n", [100, 400, 410])
 def test_a_neighbourhood(n):
-    kernel = on_canvas(neighbourhood, i=32, j=16)
+    kernel = not_built(neighbourhood, i=32, j=16)
     (y, x), (v, u) = (divmod(a, 20) for a in (np.arange(n)[:, None], np.arange(n)))
     near = (abs(y - v) <= 2) & (abs(x - u) <= 2)
     tiles = kernel.tiles(N=n)
@@ -279,7 +279,7 @@ def test_a_neighbourhood(n):
 
 
 def test_documents():
-    kernel = on_canvas(documents, i=16, j=16)
+    kernel = not_built(documents, i=16, j=16)
     ids = np.repeat(np.arange(5, dtype=np.int32), [30, 1, 50, 19, 41])
     tiles = kernel.tiles(doc=ids)
     n = np.arange(len(ids))
@@ -296,7 +296,7 @@ def test_documents():
 
 
 def test_cost_with_the_data_and_with_its_counts():
-    kernel = on_canvas(documents, i=16, j=16)
+    kernel = not_built(documents, i=16, j=16)
     ids = np.repeat(np.arange(4, dtype=np.int32), 32)
     tiles = kernel.tiles(doc=ids)
     assert kernel.counts == ("full_tiles", "partial_tiles") and kernel.deciding == ("doc",)
@@ -309,7 +309,7 @@ def test_cost_with_the_data_and_with_its_counts():
 
 
 def test_what_is_missing_is_named():
-    kernel = on_canvas(documents, i=16, j=16)
+    kernel = not_built(documents, i=16, j=16)
     with pytest.raises(CompileError, match="which tiles are visited depends on doc"):
         kernel.tiles(N=64)
     with pytest.raises(CompileError, match="has no stream number 3: it has 1"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilecc.errors import CompileError, Diagnostic, TileccError
 from tilecc.ir.core import Func, bind_extents
-from tilecc.ir.expr import extents
+from tilecc.ir.expr import Extent, extents
 from tilecc.pipeline import Compilation, PassManager, too_deep
 from tilecc.tuning.config import Config
 
@@ -140,10 +140,17 @@ def check_static(func: Func, static: Mapping[str, int]) -> dict[str, int]:
         CompileError: it is not.
     """
     names = extent_names(func)
+    if not isinstance(static, Mapping):
+        hint = f"write static={{{', '.join(f'{n!r}: ...' for n in names[-1:])}}}"
+        message = f"static= takes extents by name, not {static!r}"
+        raise CompileError(Diagnostic(message, None, hint.replace("'", '"')))
+    axes = {a.name: a.extent for p in func.params for a in p.type.axes}
     problems = []
     for name, value in static.items():
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            own = axes.get(name)
+            near = [own.name] if isinstance(own, Extent) else near
             hint = f"did you mean {near[0]}? " if near else ""
             hint += f"extents are {', '.join(names)}" if names else "it has no named extents"
             problems.append(Diagnostic(f"{func.name} has no extent {name!r}", None, hint))
@@ -291,6 +298,10 @@ class Compiler:
         else:
             tile = _tile_pass(self.tile)
         run = _joined(run, PassManager(tile).run(run.func))
+        if choice is None and self.level != "tile":
+            from tilecc.cost import refuse_what_cannot_run
+
+            refuse_what_cannot_run(run.func, self.target)
         found = Compiled(dict(static), run, _tile_sizes(run.func), choice, timings=run.timings)
         if tile:
             found.timings["tile"] = time.perf_counter() - start  # with the choice of sizes

@@ -5,7 +5,13 @@ Numbers come without sympy; formulas load it when they are asked for.
 
 from __future__ import annotations
 
-from tilecc.cost.choice import Candidate, Choice, candidates, choose_tile
+from tilecc.cost.choice import (
+    Candidate,
+    Choice,
+    candidates,
+    choose_tile,
+    refuse_what_cannot_run,
+)
 from tilecc.cost.io import Io, Part
 from tilecc.cost.report import Report, report
 
@@ -17,5 +23,6 @@ __all__ = [
     "Report",
     "candidates",
     "choose_tile",
+    "refuse_what_cannot_run",
     "report",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilecc.cost.candidates import kernels_of, tiles
 from tilecc.cost.footprint import footprint
-from tilecc.cost.limits import Need, needs
+from tilecc.cost.limits import Need, hard_limits, needs
 from tilecc.cost.predict import Prediction, Predictor
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func
@@ -83,6 +83,26 @@ def choose_tile(
     else:
         raise CompileError(_nothing_fits(func, target, found))
     return Choice(best.tile, explained(found, best.tile), unit)
+
+
+def refuse_what_cannot_run(tiled: Func, target: Target) -> None:
+    """Tile sizes that were given and not chosen: slow ones run, too large ones do not.
+
+    Args:
+        tiled: the program with its tiles.
+        target: the machine.
+
+    Raises:
+        CompileError: they need more than there is; the message says of what and how much.
+    """
+    kernels = kernels_of(tiled)
+    for need in hard_limits([footprint(k) for k in kernels], target, tiled):
+        if not need.fits:
+            tile = {a: n for k in kernels for a, n in k.attrs.get("tile", ())}
+            sizes = ", ".join(f"{a}={n}" for a, n in tile.items())
+            message = f"tile {sizes} does not fit {target.model}: {need}"
+            hint = "give smaller tiles, or none: the cost model then chooses those that fit"
+            raise CompileError(Diagnostic(message, kernels[0].loc or tiled.loc, hint))
 
 
 def candidates(

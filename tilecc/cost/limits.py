@@ -13,6 +13,8 @@ from tilecc.target import Target
 
 # Of a core's L2, what tiles may take: the rest is for what streams through, and for scratch.
 CACHE_SHARE = 2
+# What every CPU has of cache for a core, where the table of machines does not know.
+LEAST_CACHE = 2**20
 # Registers of a GPU's thread that hold no elements of tiles: addresses, counters, operands of the
 # instructions under way. With so many, what fits does not spill (beyond some bytes outside the
 # loops), and what does not fit does: read from ptxas for tiles around the limit.
@@ -76,6 +78,21 @@ def needs(
     most = max((f.bytes(sizes) for f in footprints), default=0)
     half = sram.size // CACHE_SHARE if sram.size is not None else None
     return (Need(f"half of {sram.name}", most, half, "byte"),)
+
+
+def hard_limits(footprints: Sequence[Footprint], target: Target, tiled: Func) -> tuple[Need, ...]:
+    """What kernels cannot do without: more of it does not exist, or only where it is too slow.
+
+    A GPU's block has no more shared memory than that (registers spill); a CPU's tiles may overflow
+    L2, but not all caches. `canvas` has its SRAM and nothing else.
+    """
+    if target.kind == "cpu" and target.unit == "byte":
+        caches = [m for m in target.memories if m.space in ("cache", "sram") and m.size]
+        largest = max(caches, key=lambda m: m.size or 0)
+        most = max((f.bytes() for f in footprints), default=0)
+        return (Need(largest.name, most, max(LEAST_CACHE, largest.size or 0), "byte"),)
+    found = needs(footprints, target, tiled=tiled)
+    return tuple(n for n in found if n.memory in ("", target.sram.name))
 
 
 def _planned(tiled: Func, target: Target) -> tuple[int | None, int]:
