@@ -88,7 +88,7 @@ def test_an_unaligned_tensor_has_a_kernel_too():
 
 
 def test_too_much_shared_memory_is_refused_with_the_numbers():
-    with pytest.raises(CompileError, match=r"needs \d+ of 166912 bytes of shared memory"):
+    with pytest.raises(CompileError, match=r"needs \d+ of 166912 bytes \(shared memory\)"):
         attention(tile={"i": 256, "j": 256}, d=256)
 
 
