@@ -58,6 +58,10 @@ AFFINE = {
     "abs(index(i) % 6 - index(j) % 6) <= 1": lambda a: abs(a["i"] % 6 - a["j"] % 6) <= 1,
     "index(j) * 2 <= index(i) + 5": lambda a: a["j"] * 2 <= a["i"] + 5,
     "index(j) < %len": lambda a: a["j"] < a["len"],
+    "(index(i) // 4 == index(j) // 4) == true": lambda a: a["i"] // 4 == a["j"] // 4,
+    "(index(j) <= index(i)) != (index(j) % 7 < 2)": (
+        lambda a: (a["j"] <= a["i"]) != (a["j"] % 7 < 2)
+    ),
 }
 DATA = {
     "%doc_i == %doc_j": lambda a: a["doc_i"] == a["doc_j"],
@@ -65,6 +69,7 @@ DATA = {
     "%seen": lambda a: a["seen"],
     "%glob_i": lambda a: a["glob_i"],
     "%glob_j": lambda a: a["glob_j"],
+    "%glob_i == %glob_j": lambda a: a["glob_i"] == a["glob_j"],
     "index(j) >= %start": lambda a: a["j"] >= a["start"],
     "index(j) < %stop": lambda a: a["j"] < a["stop"],
     "%time_i >= %time_j": lambda a: a["time_i"] >= a["time_j"],

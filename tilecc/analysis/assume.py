@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilecc.analysis.predicate import COMPARISONS, Pred, every, implies, negate, normalize, some
+from tilecc.analysis.predicate import Pred, every, implies, is_condition, negate, normalize, some
 from tilecc.ir.dtypes import DType
-from tilecc.ir.expr import Arg, Call, Const, Expr, rebuild
+from tilecc.ir.expr import Call, Const, Expr, rebuild
 
 
 def assume(e: Expr, pred: Expr, dtypes: Sequence[DType] | None = None) -> Expr:
@@ -21,17 +21,8 @@ def assume(e: Expr, pred: Expr, dtypes: Sequence[DType] | None = None) -> Expr:
     return _assume(e, normalize(pred, dtypes), dtypes)
 
 
-_CONNECTIVES = frozenset(["and", "or", "xor", "not", *COMPARISONS])
-
-
-def _is_condition(e: Expr, dtypes: Sequence[DType] | None) -> bool:
-    if isinstance(e, Arg):
-        return dtypes is not None and dtypes[e.k].kind == "bool"
-    return isinstance(e, Call) and e.fn in _CONNECTIVES
-
-
 def _assume(e: Expr, known: Pred, dtypes: Sequence[DType] | None) -> Expr:
-    if _is_condition(e, dtypes):
+    if is_condition(e, dtypes):
         p = normalize(e, dtypes)
         if implies(known, p):
             return Const(True)

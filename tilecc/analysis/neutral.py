@@ -25,6 +25,7 @@ from tilecc.analysis.predicate import (
     Pred,
     conj,
     disj,
+    is_condition,
     literals,
     negate,
     normalize,
@@ -262,6 +263,8 @@ class Neutral:
 def _parts(e: Expr) -> list[Expr]:
     """The conditions that `e` joins."""
     if isinstance(e, Call) and e.fn in ("and", "or", "xor", "not"):
+        return [x for a in e.args for x in _parts(a)]
+    if isinstance(e, Call) and e.fn in ("eq", "ne") and all(map(is_condition, e.args)):
         return [x for a in e.args for x in _parts(a)]
     return [e]
 

@@ -16,7 +16,7 @@ from math import gcd
 from tilecc.analysis.forms import Linear, axes_of, is_integer, order
 from tilecc.analysis.linear import constant_range, extremum, linear, nonnegative, tidy
 from tilecc.ir.dtypes import DType
-from tilecc.ir.expr import Call, Const, Expr, arg_numbers, call, joined
+from tilecc.ir.expr import Arg, Call, Const, Expr, arg_numbers, call, joined
 
 
 class Pred:
@@ -73,6 +73,7 @@ COMPARISONS: dict[str, tuple[tuple[tuple[int, int], ...], ...]] = {
     "eq": (((1, 0), (-1, 0)),),
     "ne": (((1, -1),), ((-1, -1),)),
 }
+CONNECTIVES = frozenset(["and", "or", "xor", "not", *COMPARISONS])
 _STRICT = {("le", -1): "lt", ("ge", 1): "gt"}
 _NEGATION = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
@@ -102,9 +103,35 @@ def normalize(e: Expr, dtypes: Sequence[DType] | None = None, sense: bool = True
                 d = tidy(linear(a) - linear(b))
                 rows = COMPARISONS[fn if sense else _NEGATION[fn]]
                 return disj(conj(atom(d * s + c) for s, c in row) for row in rows)
+            truths = [is_condition(x, dtypes) for x in (a, b)]
+            if all(truths) and fn in ("eq", "ne"):
+                return normalize(Call("xor", (a, b)), dtypes, sense == (fn == "ne"))
+            if all(t or is_integer(x, dtypes) for t, x in zip(truths, (a, b), strict=True)):
+                sides = [_number(x) if t else x for t, x in zip(truths, (a, b), strict=True)]
+                if is_integer(sides[0], dtypes) and is_integer(sides[1], dtypes):
+                    return normalize(Call(fn, tuple(sides)), dtypes, sense)
             if fn in ("gt", "ge"):
                 return Opaque(call("lt" if fn == "gt" else "le", b, a), sense)
     return Opaque(e, sense)
+
+
+def is_condition(e: Expr, dtypes: Sequence[DType] | None = None) -> bool:
+    """Whether `e` is a truth value; operands are, where `dtypes` says so."""
+    match e:
+        case Const(value):
+            return isinstance(value, bool)
+        case Arg(k):
+            return dtypes is not None and dtypes[k].kind == "bool"
+        case Call("where", (_, a, b)):
+            return is_condition(a, dtypes) and is_condition(b, dtypes)
+        case Call(fn):
+            return fn in CONNECTIVES
+    return False
+
+
+def _number(e: Expr) -> Expr:
+    """A truth value as 1 or 0."""
+    return call("where", e, Const(1), Const(0))
 
 
 def _choice(cond: Pred, negated: Pred, yes: Pred, no: Pred) -> Pred:

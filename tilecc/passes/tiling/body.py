@@ -74,12 +74,12 @@ class Body:
         return load_at(self.scope, op, self.ragged)
 
     def _map(self, op: Op) -> Value:
-        e = op.expr
+        e, values = op.expr, op.operands
         if self.axis is not None and not self.masked and self.known != Const(True):
-            e = self._assume(op, e)
+            e, values = self._assume(op)
         operands = Operands()
         read = arg_numbers(e)  # what `assume` dropped is not loaded
-        tiles = [self.operand(v) if k in read else v for k, v in enumerate(op.operands)]
+        tiles = [self.operand(v) if k in read else v for k, v in enumerate(values)]
         e = operands.adopt(e, tiles)
         return self._emit_map(e, operands, op)
 
@@ -89,14 +89,18 @@ class Body:
         e, values = operands.used(e)
         return self.scope.map(e, values, self.scope.type(op.result.type), op.result.name)
 
-    def _assume(self, op: Op, e: Expr) -> Expr:
-        together = Operands(list(op.operands))
+    def _assume(self, op: Op) -> tuple[Expr, list[Value]]:
+        """A map's expression where the predicate holds, and its operands."""
+        together = Operands()
+        e = _written_out(op, together)
         known = together.adopt(self.known, self.known_reads)
         dtypes = [v.type.dtype for v in together.values]
         out = assume(e, known, dtypes)
+        if out == e:
+            return op.expr, op.operands
         # where(c, x, 0.0) is f32 where x is f16, and remains so.
         wide = infer_dtype(e, dtypes)
-        return out if infer_dtype(out, dtypes) is wide else Cast(out, wide)
+        return out if infer_dtype(out, dtypes) is wide else Cast(out, wide), together.values
 
     def _guard(self, v: Value, tile: Value, kind: str) -> Value:
         """`tile` with the reducer's identity beyond the end of the streamed axis."""
@@ -214,6 +218,21 @@ class Body:
         t = map_type(local, values)
         factor = self.scope.map(local, values, replace(t, space="reg" if t.axes else ""), "c")
         return operands.ref(factor)
+
+
+def _written_out(op: Op, operands: Operands) -> Expr:
+    """A map's expression with those of the integers and conditions that it reads put in, the way
+    that the predicate has them."""
+
+    def read(n: Expr) -> Expr | None:
+        if not isinstance(n, Arg):
+            return None
+        v = op.operands[n.k]
+        if v.owner is not None and v.owner.name == "map" and v.type.dtype.kind != "float":
+            return _written_out(v.owner, operands)
+        return operands.ref(v)
+
+    return transform(op.expr, read)
 
 
 def _is_fresh_contraction(v: Value) -> bool:

@@ -50,9 +50,26 @@ def tile_kernel(
         if not (v.owner is not None and v.owner.name == "stream" and _emitted(v)):
             scope.builder.loc = v.owner.loc if v.owner else kernel.loc
             store(scope, top.operand(v), targets[v])
+    _without_unread(body, set())
     sizes = tuple((a, p.size) for a, p in plan.items() if p.size is not None and p.role != "inner")
     attrs = {"grid": tuple(grid), "tile": sizes}
     return Op("kernel", [], [], attrs, [body], kernel.loc)
+
+
+def _without_unread(block: Block, read: set[Value]) -> None:
+    """Drop loads and maps that nothing reads: what only a mask took, where there is none.
+
+    `read` gets all values that the block reads.
+    """
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        if op.name in ("map", "load") and op.result not in read:
+            continue
+        for region in op.regions:
+            _without_unread(region, read)
+        read.update(op.operands)
+        kept.insert(0, op)
+    block.ops[:] = kept
 
 
 def _emitted(v: Value) -> bool:
