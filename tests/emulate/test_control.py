@@ -7,6 +7,7 @@ import pytest
 from ptx_programs import HEADER, kernel, lanes, run, s32, u32
 
 from tilecc import emulator
+from tilecc.emulator.flow import analyse
 
 LANE = np.arange(32, dtype=np.uint32)
 SCHEDULES = ["lockstep", 0, 1]
@@ -26,6 +27,28 @@ def test_if_and_else_meet_again():
     values, mask = lanes(text, [LANE], "u4", "u4")
     assert values.tolist() == [200 + i if i < 10 else 100 + i for i in range(32)]
     assert mask.tolist() == [2**32 - 1] * 32
+
+
+def test_registers_that_need_not_be_kept():
+    """What one block assigns for all that run it, and nobody else reads, waits for no others."""
+    text = """
+      setp.lt.u32 %p1, %a0, 10;
+      mov.u32 %r1, 7;
+      @%p1 bra LESS;
+      add.u32 %r2, %a0, 1;
+      add.u32 %d0, %r2, %r1;
+      bra.uni JOIN;
+    LESS:
+      add.u32 %r3, %a0, 2;
+      @%p1 add.u32 %r4, %r3, 3;
+      add.u32 %d0, %r3, %r4;
+    JOIN:
+      add.u32 %d0, %d0, %r1;"""
+    (values,) = lanes(text, [LANE], "u4")
+    assert values.tolist() == [2 * i + 14 if i < 10 else i + 15 for i in range(32)]
+    (function,) = emulator.parse(kernel(text)).functions.values()
+    used = {"%p1", "%r1", "%r2", "%r3", "%r4", "%d0"}
+    assert used & analyse(function).local == {"%r2", "%r3"}
 
 
 def test_blocks_out_of_order_meet_again():

@@ -46,6 +46,8 @@ class Context:
     """Of `Flow`: which reads of registers must be checked."""
     tracked: frozenset[str] = frozenset()
     """Registers of which it is kept where they are assigned."""
+    local: frozenset[str] = frozenset()
+    """Of `Flow`: registers that need not be kept for threads that do not execute."""
 
     def site(self, ins: Instruction, direction: str, width: int, count: int) -> Site:
         """Counters for a memory instruction."""
@@ -164,6 +166,10 @@ class Context:
                 s.write(i, out.view(narrow).astype(wide).view(stored), m)
 
             return extend
+        if operand.name in self.local:
+            if stored == t.dtype:
+                return lambda s, m, out: s.put(i, out)
+            return lambda s, m, out: s.put(i, out.view(stored))
         if stored == t.dtype:
             return lambda s, m, out: s.write(i, out, m)
         return lambda s, m, out: s.write(i, out.view(stored), m)

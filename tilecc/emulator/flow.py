@@ -22,6 +22,8 @@ BARRIERS = frozenset(["bar", "barrier"])
 _WITHOUT_RESULT = frozenset(
     ["st", "red", "bra", "cp", "bar", "barrier", "prefetch", "nanosleep", "stmatrix"]
 )
+_IN_PARTS = frozenset(["ld", "atom"])
+"""What assigns a register to some threads after others, by where they read."""
 _ENDS = frozenset(["bra", "ret", "exit", "trap"])
 
 
@@ -43,6 +45,9 @@ class Flow:
     blocks: list[Block]
     uncertain: dict[int, frozenset[str]] = field(default_factory=dict)
     """Registers that an instruction (by `id`) reads and that may be unassigned there."""
+    local: frozenset[str] = frozenset()
+    """Registers that one block alone uses, which assigns them first, for all that run it: threads
+    that are elsewhere need not keep them."""
 
 
 def is_barrier(ins: Instruction) -> bool:
@@ -69,7 +74,7 @@ def analyse(f: Function) -> Flow:
     for b in ordered:
         b.following = rank.get(b.following, -1)
         b.target = rank.get(b.target, -1)
-    return Flow(ordered, _uncertain(ordered, f.registers))
+    return Flow(ordered, _uncertain(ordered, f.registers), _local(ordered))
 
 
 def _split(f: Function) -> list[Block]:
@@ -149,6 +154,21 @@ def read(ins: Instruction) -> list[str]:
     sources: Iterable[object] = ins.operands if not written(ins) else ins.operands[1:]
     found = [r for o in sources for r in registers(o)]  # type: ignore[arg-type]
     return found + registers(ins.predicate)
+
+
+def _local(blocks: list[Block]) -> frozenset[str]:
+    home: dict[str, int] = {}
+    shared: set[str] = set()
+    for n, b in enumerate(blocks):
+        end = [b.terminator] if b.terminator is not None else []
+        shared |= {r for ins in end for r in written(ins)}
+        for ins in [*b.instructions, *end]:
+            shared |= {r for r in read(ins) if home.get(r) != n}
+            whole = ins.predicate is None and ins.opcode not in _IN_PARTS
+            for r in written(ins):
+                if not whole or home.setdefault(r, n) != n:
+                    shared.add(r)
+    return frozenset(home) - shared
 
 
 def _uncertain(blocks: list[Block], declared: Container[str]) -> dict[int, frozenset[str]]:

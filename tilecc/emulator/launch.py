@@ -135,7 +135,14 @@ class Launch:
         tracked = frozenset(r for names in flow.uncertain.values() for r in names)
         index = {name: i for i, name in enumerate(self.kernel.registers)}
         ctx = Context(
-            self.kernel, index, self.symbols, self.params, self.sites, flow.uncertain, tracked
+            self.kernel,
+            index,
+            self.symbols,
+            self.params,
+            self.sites,
+            flow.uncertain,
+            tracked,
+            flow.local,
         )
         return [
             Compiled(b, [decode(ctx, ins) for ins in b.instructions], end_of(ctx, b))

@@ -70,6 +70,10 @@ class Strand:
             out = np.full(self.shape, out)
         self.R[i] = out
 
+    def put(self, i: int, out: Array) -> None:
+        """Set a register; what other threads have of it nobody reads."""
+        self.R[i] = out if out.shape == self.shape else np.full(self.shape, out)
+
     def live(self) -> Array:
         """Threads that have not exited."""
         out: Array = self.pc != EXIT
