@@ -14,6 +14,7 @@ from tilecc.emulator import (  # noqa: F401  (the families register their decode
     atomics,
     convert,
     copies,
+    dots,
     matrix,
     memory,
     warp,
