@@ -1,12 +1,11 @@
 """pipeline: which loads move where, and that results stay."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tilecc as tc
 from tilecc.compiler import load
 from tilecc.ir.core import Func, bind_extents
 from tilecc.ir.interp import interpret
@@ -71,6 +70,26 @@ def test_nothing_is_loaded_that_was_not():
     # Each of K's loads became two, of which one iteration does one: before the loop and in it.
     counts = [sum(op.name == "load" for op in f.walk()) for f in (before, after)]
     assert counts[1] == counts[0] + len(loops(before))
+
+
+def test_a_table_of_several_tiles_is_loaded_once():
+    """Keys and values at places that one table gives: loaded ahead, keys would read it again."""
+
+    @tc.spec
+    def gathered(
+        q: tc.Tensor["i:N d"],
+        k: tc.Tensor["p:P d"],
+        v: tc.Tensor["p:P e:D"],
+        at: tc.Tensor["j:M", "int32"],
+    ):
+        s = tc.dot(q, k.at(p=at), over="d")
+        return tc.dot(tc.softmax(s, over="j"), v.at(p=at), over="j")
+
+    before = bind_extents(gathered.trace("float32"), {"D": 8})
+    before = PassManager(FRONT).run(before).func
+    after = pipelined(before)
+    loads = [[op.operands[0].name for op in f.walk() if op.name == "load"] for f in (before, after)]
+    assert loads[0].count("at") == loads[1].count("at") == len(loops(before))
 
 
 def test_a_loop_with_one_product_stays():

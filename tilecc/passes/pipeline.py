@@ -17,8 +17,10 @@ class Pipeline:
 
     The tiles that a loop's first product reads are loaded an iteration ahead: before the loop, and
     in it as soon as nothing reads the last ones any more. The other loads come first in the body.
-    So each copy has a product to overlap with. Reductions move up to what they reduce, which
-    frees its registers. A loop whose first product is its last reader of tiles stays as it is.
+    So each copy has a product to overlap with. A tile that is read at places which a table gives
+    stays where it is if others read the table, too: nothing is loaded twice. Reductions move up to
+    what they reduce, which frees its registers. A loop whose first product is its last reader of
+    tiles stays as it is.
 
         for %j .. {                      %k_1 = if lo < hi { load %K[lo] } else { 0 }
           %k = load %K[%j]               for %j .. carry(%k = %k_1) {
@@ -101,9 +103,18 @@ class _Loop:
             if o is None or o.name != "load" or o not in self.free or not v.type.axes:
                 continue
             readers = [position.get(r, last) for r in self.users.get(v, [])]
-            if max(readers) < last:
+            if max(readers) < last and not self._shares_tables(o):
                 found.append(o)
         return list(dict.fromkeys(found))
+
+    def _shares_tables(self, load: Op) -> bool:
+        """Whether a tile that tells where to read is read by others: it would be loaded twice."""
+        tables = [v.owner for v in load.operands[1:] if v.type.axes and v in self.inside]
+        return any(
+            t not in self.free or self.users[t.result] != [load] or self._shares_tables(t)
+            for t in tables
+            if t is not None
+        )
 
     def ops(self) -> list[Op]:
         """What comes in the place of the loop."""
