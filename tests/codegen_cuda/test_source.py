@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tilecc as tc
+from tilecc.codegen.cuda.plan import Plan
 from tilecc.codegen.program import DeviceKernel, DeviceProgram
 from tilecc.compiler import Compiler, load
 from tilecc.errors import CompileError
@@ -58,7 +59,8 @@ def test_probabilities_stay_in_registers():
     """No 16-bit value is written to shared memory by a thread: P is the next product's operand."""
     text = body(attention(tile={"i": 64, "j": 64}))
     loop = text.split("for (int64_t")[1].split("\n  }\n")[0]
-    assert loop.count("tc_mma_f16") == 2
+    parts = re.findall(r"// (%\w+) = contract (.*?)(?=\n *//|$)", loop, re.S)
+    assert {name for name, text in parts if "tc_mma_f16" in text} == {"%s", "%o_1"}
     assert not re.search(r"\(\(u(int|short)\*\)_ptr\)\[.*\] = ", loop)
 
 
@@ -67,16 +69,20 @@ def test_head_dimensions(d):
     kernel = attention(tile={"i": 64, "j": 32}, d=d)
     assert "tc_mma_f16" in body(kernel)
     columns = -(-d // 16) * 16  # products take 16 at a time
-    assert kernel.shared == 2 * (64 * columns + 32 * columns + 32 * d)
+    # Rows that are a multiple of all banks have 16 bytes between them.
+    q, v = (n + 8 * (n % 64 == 0) for n in (columns, d))
+    assert kernel.shared == 2 * (64 * q + 32 * q + 32 * v)
 
 
 def test_two_barriers_in_the_loop_and_each_waits_for_a_copy():
     """K(i + 1) is issued after QK and V(i) before it, each when nobody reads its buffer."""
     text = body(attention(tile={"i": 64, "j": 64}))
     loop = text.split("for (int64_t")[1].split("\n  }\n")[0]
-    marks = re.findall(r"cta_sync|cp_async_wait|cp_async_all_16|tc_mma", loop)
-    sync = ["cp_async_wait", "cta_sync"]
-    assert marks == [*sync, "cp_async_all_16", "tc_mma", *sync, "cp_async_all_16", "tc_mma"]
+    marks = re.findall(r"cta_sync|cp_async_wait|cp_async_all_\w*16|tc_mma", loop)
+    steps = [m for n, m in enumerate(marks) if m != marks[n - 1]]
+    sync, start, product = ["cp_async_wait", "cta_sync"], "cp_async_all_16", "tc_mma"
+    first = [product, start] * 4  # V's copies are started between the instructions of QK
+    assert steps == [*sync, *first, *sync, "cp_async_all_if_16", product]
 
 
 def test_an_unaligned_tensor_has_a_kernel_too():
@@ -113,3 +119,22 @@ def test_tiles_that_are_chosen_fit_with_the_factors_that_are_copied(d):
     """In f32 a product's computed factor goes through shared memory, beside what is loaded."""
     kernel = tc.compile("examples/causal.py", target="sm_80", static={"D": d})
     assert "__global__" in kernel.ir("cuda")  # else: needs 212992 of 166912 bytes
+
+
+def test_a_steady_loop_moves_its_addresses_on():
+    """Strides are added, and multiplied by no coordinate; the loop that ends the rows computes."""
+    loops = body(attention(tile={"i": 64, "j": 64})).split("for (int64_t")[1:3]
+    steady, last = (text.split("\n  }\n")[0] for text in loops)
+    assert steady.count("tc_keep_64(") == 5  # one for K's unrolled copies, four between products
+    assert not re.search("t[12]_[kv]_s[01]", steady) and re.search("t[12]_[kv]_s[01]", last)
+
+
+@pytest.mark.parametrize(("d", "j", "stays"), [(64, 96, True), (64, 128, False), (128, 64, False)])
+def test_the_first_factor_stays_in_registers_where_there_is_room(d, j, stays):
+    compiler = Compiler(
+        load(EXAMPLES / "attention.py", "float16")[0], resolve("sm_80"), {"i": 128, "j": j}
+    )
+    run = compiler.passes({"D": d}).run
+    (kernel,) = (op for op in run.func.body.ops if op.name == "kernel")
+    plan = Plan(kernel, resolve("sm_80"))
+    assert len(plan.matrices) == 4 and len(plan.resident) == 2 * stays

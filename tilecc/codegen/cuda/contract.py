@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,13 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cuda.elements import At, local
+from tilecc.codegen.cuda.interleave import Interleaved
 from tilecc.codegen.cuda.mathlib import Prim
 from tilecc.codegen.cuda.products import DEPTH, Matrix
 from tilecc.codegen.cuda.roles import factors
 from tilecc.codegen.cuda.scalars import constant
 from tilecc.codegen.cuda.shared import CHUNK, SharedTile
-from tilecc.codegen.cuda.steps import Registers
+from tilecc.codegen.cuda.steps import Registers, Step
 from tilecc.ir.core import Op
 
 if TYPE_CHECKING:
@@ -23,8 +25,11 @@ if TYPE_CHECKING:
 _STEP = 4  # summed elements in a body of the loop of multiply-adds
 
 
-def contract(em: Emitter, op: Op) -> None:
-    """The sum of products of a `contract`, added to its accumulator if it has one."""
+def contract(em: Emitter, op: Op, along: Sequence[Step] = ()) -> None:
+    """The sum of products of a `contract`, added to its accumulator if it has one.
+
+    `along`: loads whose copies are started between a tensor core's instructions.
+    """
     out, t = op.result, op.result.type.dtype
     if op.attrs["acc"]:
         em.fill(out, lambda at: em.read(op.operands[-1], at))
@@ -32,7 +37,7 @@ def contract(em: Emitter, op: Op) -> None:
         em.fill(out, lambda at: constant(0, t))
     matrix = em.plan.matrices.get(op)
     if matrix is not None:
-        em.products[op].emit()
+        em.products[op].emit(Interleaved(em, op, along))
     else:
         _multiply_add(em, op)
 
@@ -73,7 +78,7 @@ class _Fragments:
 
     def __init__(self, em: Emitter, tile: SharedTile, row: Prim, chunk: Prim) -> None:
         self.em, self.tile = em, tile
-        self.pitch = tile.chunks * CHUNK
+        self.pitch = tile.pitch * CHUNK
         start = em.memory.shared_base() + tirx.Cast("uint32", row * self.pitch)
         lane = start + tirx.Cast("uint32", (chunk ^ tile.phase(row % 8)) * CHUNK)
         key = str(lane)
@@ -126,33 +131,56 @@ class TensorProduct:
         else:
             self.b = _Fragments(em, tile, row + 8 * right, upper)
 
-    def emit(self) -> None:
-        """All instructions: along k, then n, then m."""
-        self.a_regs = local(4 * self.repeats, "uint32")
-        self.b_regs = local(4, "uint32")
-        width = self.matrix.width
-        with T.unroll(0, self.matrix.steps) as k:
-            with T.unroll(0, self.repeats) as m:
-                self.load_a(k, m)
-            if width > 1:
-                with T.unroll(0, width // 2) as n:
-                    self.load_b(k, n * 2, 4)
-                    with T.unroll(0, self.repeats) as m, T.unroll(0, 2) as half:
-                        self.multiply(m, n * 2 + half, half * 2)
-            if width % 2:
-                self.load_b(k, width - 1, 2)
-                with T.unroll(0, self.repeats) as m:
-                    self.multiply(m, width - 1, 0)
+    def emit(self, copies: Interleaved) -> None:
+        """All instructions, and between them those copies that have been put off until now.
 
-    def load_a(self, k: Prim, m: Prim) -> None:
-        """Registers of A's fragment: rows g and g + 8 of the left half, then of the right."""
-        if self.matrix.a_in_registers:
-            with T.unroll(0, 4) as part:
-                T.buffer_store(self.a_regs, self.pair(k, m, part), [m * 4 + part])
-        elif self.a_trans:
-            self.a.load(self.a_regs[m * 4], k * DEPTH, (m, self.repeats), 4, True)
-        else:
-            self.a.load(self.a_regs[m * 4], m * 16, k * 2, 4, False)
+        Along k, then n, then m: A is read as it is needed. Where its fragments have room in
+        registers, along n, then k: so columns are done one after the other, and what reads them
+        starts while others are multiplied.
+        """
+        matrix, pairs = self.matrix, self.matrix.width // 2
+        self.b_regs = local(4, "uint32")
+        if matrix.op not in self.em.plan.resident:
+            self.a_regs = local(4 * self.repeats, "uint32")
+            for k in copies.between(matrix.steps):
+                self.load_a(k, 0)
+                if pairs:
+                    with T.unroll(0, pairs) as n:
+                        self.columns(k, 0, n * 2, 2)
+                if matrix.width % 2:
+                    self.columns(k, 0, matrix.width - 1, 1)
+            return
+        self.a_regs = local(4 * self.repeats * matrix.steps, "uint32")
+        with T.unroll(0, matrix.steps) as k:
+            self.load_a(k, k)
+        for n in copies.between(pairs):
+            with T.unroll(0, matrix.steps) as k:
+                self.columns(k, k, n * 2, 2)
+        if matrix.width % 2:
+            with T.unroll(0, matrix.steps) as k:
+                self.columns(k, k, matrix.width - 1, 1)
+
+    def columns(self, k: Prim, slot: Any, n: Any, count: int) -> None:
+        """One or two instructions beside each other, for all of A's fragments in `slot`."""
+        self.load_b(k, n, 2 * count)
+        with T.unroll(0, self.repeats) as m:
+            if count == 1:
+                self.multiply(m, slot, n, 0)
+            else:
+                with T.unroll(0, 2) as half:
+                    self.multiply(m, slot, n + half, half * 2)
+
+    def load_a(self, k: Prim, slot: Any) -> None:
+        """Registers of A's fragments: rows g and g + 8 of the left half, then of the right."""
+        with T.unroll(0, self.repeats) as m:
+            at = (slot * self.repeats + m) * 4
+            if self.matrix.a_in_registers:
+                with T.unroll(0, 4) as part:
+                    T.buffer_store(self.a_regs, self.pair(k, m, part), [at + part])
+            elif self.a_trans:
+                self.a.load(self.a_regs[at], k * DEPTH, (m, self.repeats), 4, True)
+            else:
+                self.a.load(self.a_regs[at], m * 16, k * 2, 4, False)
 
     def pair(self, k: Prim, m: Prim, part: Prim) -> Prim:
         """Two neighbours along k of A, which is in registers, as accumulators are."""
@@ -173,12 +201,12 @@ class TensorProduct:
         else:
             self.b.load(self.b_regs[0], n * 8, k * 2, count, False)
 
-    def multiply(self, m: Prim, n: Any, half: Any) -> None:
+    def multiply(self, m: Prim, slot: Any, n: Any, half: Any) -> None:
         """One m16n8k16."""
         out = self.matrix.op.result
         env = {"m": m, "n": n, "r": tirx.const(0, "int32"), "c": tirx.const(0, "int32")}
         to = T.address_of(self.em.buffers[out][self.layout.register(env)])
-        a = [self.a_regs[m * 4 + n] for n in range(4)]
+        a = [self.a_regs[(slot * self.repeats + m) * 4 + part] for part in range(4)]
         b = [self.b_regs[half], self.b_regs[half + 1]]
         T.evaluate(self.em.call(f"mma_{self.matrix.a.type.dtype.name}", to, *a, *b))
 

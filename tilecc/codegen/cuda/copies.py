@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilecc.codegen.cuda.emit import Emitter
     from tilecc.codegen.cuda.memory import Memory
 
-_UNROLLED = 16
+UNROLLED = 16
 """Copies by a thread that are written out."""
 _FAR = 1 << 27
 """More elements than any tile has, and so few that their bytes are a 32-bit number."""
@@ -41,60 +41,121 @@ class Copy:
         inner = self.shape[-1][1]
         self.columns = -(-inner // each)
         self.rows = prod(n for _, n in self.shape[:-1])
-        self.base = local(1, "int64")
+        self.threads = self.em.plan.roles.threads
+        self.together = self.threads // self.columns
+        """Rows copied at once, so that each thread stays in its column; 0: no whole row."""
+        at_once = self.together or self.threads
+        self.pieces = -(-(self.rows if self.together else self.rows * self.columns) // at_once)
         self.starts: dict[str, Prim] = {}
+        self.base: Any = None
+        self.pointer: Any = None
+        self.slopes: tuple[int, ...] | None = None
 
     def emit(self) -> None:
         """All copies of the tile."""
-        em, op = self.em, self.op
+        self.begin()
+        loop = T.unroll if self.pieces <= UNROLLED else T.serial
+        with loop(0, self.pieces) as k:
+            self.piece(k)
+        self.end()
+
+    def begin(self) -> None:
+        """What the pieces have in common: where the tile begins, and a pointer that they move."""
+        em = self.em
+        offset = self.corner(lambda e: em.uniform(e, self.op.operands, I64))
+        if self.op in em.pointers:
+            self.pointer, self.slopes = em.pointers[self.op]
+            return
+        self.place(offset)
+        if self.row_axis is not None:
+            self.point()
+
+    def place(self, offset: Prim) -> None:
+        """Keep the offset of the tile's first element."""
+        self.base = local(1, "int64")
+        T.buffer_store(self.base, offset, [0])
+
+    def point(self) -> Any:
+        """Make the pointer: this thread's address in the first piece."""
+        self.pointer = local(1, "int64")
+        kept = self.em.call("keep", tirx.Cast("uint32", self.row))
+        T.buffer_store(self.pointer, self.address(self.where(kept, self.column)), [0])
+        return self.pointer
+
+    def piece(self, k: Prim) -> None:
+        """What each thread copies in one go, the k-th of `pieces`; in order."""
+        if not self.together:
+            n = k * self.threads + self.em.thread
+            total = self.rows * self.columns
+            inside = [n < total] if total % self.threads else []
+            where = self.where(n // self.columns, n % self.columns)
+            self.copy(where, self.address(where), inside)
+            return
+        at = k * self.together + self.row
+        inside = [self.row < self.together] if self.together * self.columns < self.threads else []
+        inside += [at < self.rows] if self.rows % self.together else []
+        where = self.where(at, self.column)
+        if self.pointer is None or self.row_axis is None:
+            self.copy(where, self.address(where), inside)
+            return
+        self.copy(where, self.pointer[0], inside)
+        on = self.moved({self.row_axis: self.together})
+        # Kept, so that no two steps are put together, which would have to be multiplied out.
+        T.buffer_store(self.pointer, self.em.call("keep_64", self.pointer[0] + on), [0])
+
+    def end(self) -> None:
+        """Move the pointer to where the next iteration of the loop takes over."""
+        if self.slopes is None:
+            return
+        rest = dict(enumerate(self.slopes))
+        assert self.row_axis is not None
+        rest[self.row_axis] -= self.together * self.pieces
+        if any(rest.values()):
+            T.buffer_store(self.pointer, self.pointer[0] + self.moved(rest), [0])
+
+    def moved(self, by: Mapping[int, int]) -> Prim:
+        """Bytes between elements whose coordinates differ by so much."""
+        total: Prim = tirx.const(0, "int64")
+        for n, step in by.items():
+            if step:
+                size = tirx.const(step * self.tile.dtype.bytes, "int64")
+                total = total + self.tensor.strides[n] * size
+        return total
+
+    @property
+    def row(self) -> Prim:
+        """The row of this thread, of those that are copied at once."""
+        return self.em.thread // self.columns
+
+    @property
+    def column(self) -> Prim:
+        """The unit of a row that this thread copies."""
+        return self.em.thread % self.columns
+
+    @property
+    def row_axis(self) -> int | None:
+        """The coordinate that moves from row to row, where that is one, and rows are copied whole.
+
+        Then the address moves on by a stride, and is not multiplied out.
+        """
+        along = [n for n, c in enumerate(self.op.attrs["coords"]) if self.is_row(c)]
+        return along[0] if self.together and len(along) == 1 else None
+
+    def corner(self, value: Callable[[Expr], Prim]) -> Prim:
+        """The offset of the tile's first element, by the values of its coordinates."""
         offset: Prim = tirx.const(0, "int64")
-        for n, c in enumerate(op.attrs["coords"]):
-            e = c.base if isinstance(c, Range) else c
-            x = em.uniform(e, op.operands, I64)
+        for n, c in enumerate(self.op.attrs["coords"]):
+            x = value(c.base if isinstance(c, Range) else c)
             if isinstance(c, Range):
                 self.starts[c.axis] = x
             else:
                 bounds = self.memory.bounds
-                if bounds.may_be_high(op, n):
+                if bounds.may_be_high(self.op, n):
                     x = tirx.min(x, self.tensor.shape[n] - 1)
-                if bounds.may_be_low(op, n):
+                if bounds.may_be_low(self.op, n):
                     x = tirx.max(x, tirx.const(0, "int64"))
             offset = offset + x * self.tensor.strides[n]
-        T.buffer_store(self.base, offset, [0])
-        threads = em.plan.roles.threads
-        if self.columns <= threads:
-            self.by_rows(threads)
-        else:
-            with Spread(self.em, self.rows * self.columns) as n:
-                where = self.where(n // self.columns, n % self.columns)
-                self.copy(where, self.address(where), [])
-
-    def by_rows(self, threads: int) -> None:
-        """Some whole rows at a time, so that each thread stays in its column.
-
-        Where rows are along one axis, the address moves on by a stride, and is not multiplied out.
-        """
-        together = threads // self.columns
-        column, row = self.em.thread % self.columns, self.em.thread // self.columns
-        kept = self.em.call("keep", tirx.Cast("uint32", row))
-        steps = -(-self.rows // together)
-        idle = [row < together] if together * self.columns < threads else []
-        along = [n for n, c in enumerate(self.op.attrs["coords"]) if self.is_row(c)]
-        address = None
-        if len(along) == 1:
-            address = local(1, "int64")
-            T.buffer_store(address, self.address(self.where(kept, column)), [0])
-            size = self.tile.dtype.bytes
-            move = self.tensor.strides[along[0]] * tirx.const(together * size, "int64")
-        loop = T.unroll if steps <= _UNROLLED else T.serial
-        with loop(0, steps) as k:
-            at = k * together + row
-            late = [at < self.rows] if self.rows % together else []
-            where = self.where(at, column)
-            start = self.address(where) if address is None else address[0]
-            self.copy(where, start, idle + late)
-            if address is not None:
-                T.buffer_store(address, address[0] + move, [0])
+        return offset
 
     def is_row(self, c: Range | Expr) -> bool:
         """Whether a coordinate moves from row to row."""
@@ -139,15 +200,17 @@ class Copy:
         index = tile.offset + tile.index(where) * tile.dtype.bytes
         to = self.memory.shared_base() + tirx.Cast("uint32", index)
         with em.when(conditions):
+            guard = "" if em.predicate is None else "_if"
+            more = [] if em.predicate is None else [em.predicate]
             if not valid and bytes_ is None:
-                T.evaluate(em.call(f"cp_async_all_{self.unit}", to, source))
+                T.evaluate(em.call(f"cp_async_all{guard}_{self.unit}", to, source, *more))
                 return
             count: Prim = tirx.const(self.unit, "int32")
             if bytes_ is not None:
                 count = tirx.max(tirx.min(bytes_, count), tirx.const(0, "int32"))
             for c in valid:
                 count = tirx.Select(c, count, tirx.const(0, "int32"))
-            T.evaluate(em.call(f"cp_async_{self.unit}", to, source, count))
+            T.evaluate(em.call(f"cp_async{guard}_{self.unit}", to, source, count, *more))
 
 
 class Rows(Copy):

@@ -11,10 +11,12 @@ from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cuda.contract import TensorProduct, contract
 from tilecc.codegen.cuda.elements import At, local
+from tilecc.codegen.cuda.interleave import is_predicable
 from tilecc.codegen.cuda.intrinsics import Intrinsics
 from tilecc.codegen.cuda.layout import Layout, conforms, register_at
 from tilecc.codegen.cuda.mathlib import HALVES, MEMORY, Math, Prim, register_type
 from tilecc.codegen.cuda.memory import Memory, Tensor
+from tilecc.codegen.cuda.moving import make_pointers
 from tilecc.codegen.cuda.plan import Plan
 from tilecc.codegen.cuda.reductions import reduce
 from tilecc.codegen.cuda.scalars import ExprLowering
@@ -55,6 +57,10 @@ class Emitter:
         self.views: dict[str, Any] = {}
         self.lanes: dict[str, Any] = {}
         self.products: dict[Op, TensorProduct] = {}
+        self.pointers: dict[Op, tuple[Any, tuple[int, ...]]] = {}
+        """Of loads in loops: this thread's address, and how coordinates grow in an iteration."""
+        self.predicate: Prim | None = None
+        """What asynchronous copies are to be done under."""
         self.memory = Memory(self, aligned)
         self.marks: list[Op] = []
         """What each MARK in the code is of."""
@@ -73,13 +79,17 @@ class Emitter:
                 self.barrier(item.wait)
             match item:
                 case Step():
-                    self.marks.append(item.op)
-                    T.evaluate(tirx.call_extern("void", MARK, len(self.marks) - 1))
+                    self.mark(item.op)
                     self.step(item)
                 case Loop():
                     self.loop(item)
                 case Branch():
                     self.branch(item)
+
+    def mark(self, op: Op) -> None:
+        """Say that the code that follows is of `op`."""
+        self.marks.append(op)
+        T.evaluate(tirx.call_extern("void", MARK, len(self.marks) - 1))
 
     def barrier(self, wait: bool = False) -> None:
         """A barrier of all threads; `wait` for asynchronous copies first."""
@@ -105,7 +115,7 @@ class Emitter:
                 assert v is not None
                 self.to_shared(v, step.writes[0])
             case "contract":
-                contract(self, op)
+                contract(self, op, step.along)
             case "reduce":
                 reduce(self, op)
             case "store":
@@ -142,6 +152,7 @@ class Emitter:
                     table[result] = table[arg]
         lo = self.uniform(op.attrs["lo"], op.operands, I64)
         hi = self.uniform(op.attrs["hi"], op.operands, I64)
+        make_pointers(self, op, lo)
         with T.serial(lo, tirx.max(lo, hi), annotations={"pragma_unroll": 1}) as var:
             self.cells[op.body.args[0]] = [var]
             self.block(item.body)
@@ -150,6 +161,11 @@ class Emitter:
         """An `if`."""
         for v in item.op.results:
             self.place(v)
+        if is_predicable(item, self.plan):
+            self.predicate = self.uniform(item.op.attrs["cond"], item.op.operands)
+            self.block(item.then)
+            self.predicate = None
+            return
         with T.If(self.uniform(item.op.attrs["cond"], item.op.operands)):
             with T.Then():
                 self.block(item.then)

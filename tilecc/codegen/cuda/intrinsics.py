@@ -58,26 +58,18 @@ def _ldmatrix(n: int, trans: str) -> Intrinsic:
     )
 
 
-def _cp_async(n: int) -> Intrinsic:
+def _cp_async(n: int, partial: bool = False, guarded: bool = False) -> Intrinsic:
+    """A copy of n bytes; `partial`: zeros beyond the first `bytes`; `guarded`: if `there_is`."""
     cache = "cg" if n == 16 else "ca"
-    return Intrinsic(
-        "void",
-        "unsigned int to, long long from, int bytes",
-        f'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {n}, %2;" :: "r"(to), '
-        '"l"(from), "r"(bytes) : "memory");',
-        80,
-    )
-
-
-def _cp_async_all(n: int) -> Intrinsic:
-    cache = "cg" if n == 16 else "ca"
-    return Intrinsic(
-        "void",
-        "unsigned int to, long long from",
-        f'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {n};" :: "r"(to), '
-        '"l"(from) : "memory");',
-        80,
-    )
+    parameters = "unsigned int to, long long from" + ", int bytes" * partial
+    copy = f"cp.async.{cache}.shared.global [%0], [%1], {n}" + ", %2" * partial + ";"
+    binds = '"r"(to), "l"(from)' + ', "r"(bytes)' * partial
+    if guarded:
+        parameters += ", bool there_is"
+        test = f"setp.ne.b32 p, %{2 + partial}, 0;"
+        copy = f"{{.reg .pred p; {test} @p {copy}}}"
+        binds += ', "r"((int)there_is)'
+    return Intrinsic("void", parameters, f'asm volatile("{copy}" :: {binds} : "memory");', 80)
 
 
 def _asm(returns: str, takes: str, instruction: str, least: int = 0) -> Intrinsic:
@@ -108,12 +100,10 @@ INTRINSICS: dict[str, list[Intrinsic]] = {
     "ldmatrix_x4": [_ldmatrix(4, "")],
     "ldmatrix_x2_trans": [_ldmatrix(2, ".trans")],
     "ldmatrix_x4_trans": [_ldmatrix(4, ".trans")],
-    "cp_async_4": [_cp_async(4)],
-    "cp_async_8": [_cp_async(8)],
-    "cp_async_16": [_cp_async(16)],
-    "cp_async_all_4": [_cp_async_all(4)],
-    "cp_async_all_8": [_cp_async_all(8)],
-    "cp_async_all_16": [_cp_async_all(16)],
+    **{f"cp_async_{n}": [_cp_async(n, partial=True)] for n in (4, 8, 16)},
+    **{f"cp_async_all_{n}": [_cp_async(n)] for n in (4, 8, 16)},
+    **{f"cp_async_if_{n}": [_cp_async(n, True, guarded=True)] for n in (4, 8, 16)},
+    **{f"cp_async_all_if_{n}": [_cp_async(n, guarded=True)] for n in (4, 8, 16)},
     "cp_async_wait": [
         Intrinsic("void", "", 'asm volatile("cp.async.wait_all;" ::: "memory");', 80)
     ],

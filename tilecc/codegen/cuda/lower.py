@@ -17,6 +17,7 @@ from tilecc.codegen.cuda.access import copy_unit
 from tilecc.codegen.cuda.elements import At
 from tilecc.codegen.cuda.emit import MARK, Emitter
 from tilecc.codegen.cuda.hazards import place_barriers
+from tilecc.codegen.cuda.interleave import put_off
 from tilecc.codegen.cuda.intrinsics import Intrinsics, number
 from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.mathlib import MEMORY, Prim, register_type
@@ -136,6 +137,7 @@ def _lower(
     _mark_asynchronous(plan.items, intrinsics, aligned)
     size = place_barriers(plan)
     _check_shared(size, kernel, target)
+    put_off(plan, plan.items)
     tensors, scalars = kernel_arguments(kernel, params)
     with IRBuilder() as ib, T.prim_func(s_tir=True):
         T.func_name(name)

@@ -88,11 +88,19 @@ class Memory:
 
     def load(self, op: Op, tile: SharedTile) -> None:
         """A tile into shared memory."""
-        unit = copy_unit(op, tile, self.em.call, self.aligned)
-        if unit:
-            Copy(self, op, tile, unit).emit()
+        copy = self.copy_of(op, tile)
+        if copy is not None:
+            copy.emit()
         else:
             self.load_elements(op, tile)
+
+    def copy_of(self, op: Op, tile: SharedTile | None = None) -> Copy | None:
+        """How a load is copied in units; None where its elements go through registers."""
+        home = tile or self.em.plan.homes.get(op.result)
+        if not isinstance(home, SharedTile):
+            return None
+        unit = copy_unit(op, home, self.em.call, self.aligned)
+        return Copy(self, op, home, unit) if unit else None
 
     def load_elements(self, op: Op, tile: SharedTile) -> None:
         """A tile through registers, element by element."""

@@ -17,6 +17,7 @@ from tilecc.codegen.cuda.layout import Layout, conforms
 from tilecc.codegen.cuda.products import Matrix, matrix_product
 from tilecc.codegen.cuda.roles import Roles, factors, wide
 from tilecc.codegen.cuda.shared import SharedTile, tile_of
+from tilecc.codegen.cuda.space import OTHER_REGISTERS
 from tilecc.codegen.cuda.steps import Branch, Home, Item, Loop, Registers, Step
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Block, Op, TensorType, Value, uses
@@ -37,6 +38,9 @@ class Plan:
         """Where reductions over warps exchange their parts."""
         self.tiles: list[SharedTile] = []
         self.matrices: dict[Op, Matrix] = {}
+        self.resident: set[Op] = set()
+        """Products whose A has room in registers as a whole."""
+        self._held = OTHER_REGISTERS  # of a thread, by what is carried around where the plan is
         self._wanted: dict[Value, SharedTile] = {}
         self._copied: set[Value] = set()  # on every way to where the plan is
         self._blocks: dict[Value, Block] = {}
@@ -205,7 +209,18 @@ class Plan:
             self.matrices[op].require(self)
         reads = self._reads(op.operands)
         self.homes[op.result] = Registers(layout)
+        self._hold_factor(op, layout)
         yield Step("contract", op, op.result, reads=reads)
+
+    def _hold_factor(self, op: Op, layout: Layout) -> None:
+        """Keep all of A in registers, where that leaves room for what else is there."""
+        matrix = self.matrices.get(op)
+        if matrix is None or matrix.a_in_registers or matrix.width < 2:
+            return
+        fragments = 4 * dict(layout.registers)["m"] * matrix.steps
+        most = self.target.thread_registers
+        if most is None or self._held + layout.count + fragments <= most:
+            self.resident.add(op)
 
     def _reduce(self, op: Op) -> Iterator[Item]:
         v = op.operands[0]
@@ -259,7 +274,7 @@ class Plan:
             elif isinstance(home, Registers):
                 yield from self._readable(start, home.layout, op)
             yield Step("start", op, arg, reads=self._assigned([arg], [start]))
-        with self._region():
+        with self._region(op.body.args):
             body = self._block(op.body)
             for arg, end in zip(op.body.args[1:], ends, strict=True):
                 home = self.homes[arg]
@@ -269,11 +284,13 @@ class Plan:
         yield Loop(op, body, carried)
 
     @contextmanager
-    def _region(self) -> Iterator[None]:
+    def _region(self, carried: Sequence[Value] = ()) -> Iterator[None]:
         """A loop's body or a side of an `if`: what is copied there may not be behind it."""
-        before = set(self._copied)
+        before = set(self._copied), self._held
+        homes = [self.homes[v] for v in carried]
+        self._held += sum(h.words for h in homes if isinstance(h, Registers))
         yield
-        self._copied = before
+        self._copied, self._held = before
 
     def _carried(self, start: Value, arg: Value, op: Op) -> Home:
         if not arg.type.axes:

@@ -75,12 +75,17 @@ class SharedTile:
     @property
     def bytes(self) -> int:
         """Bytes of the tile."""
-        return self.rows * self.chunks * CHUNK
+        return self.rows * self.pitch * CHUNK
+
+    @property
+    def pitch(self) -> int:
+        """Chunks from one row to the next."""
+        return self.chunks + (self.rows > 1 and self.chunks % _BANK_ROWS == 0)
 
     @property
     def bits(self) -> int:
         """How many bits of a chunk's number are permuted."""
-        if self.rows == 1:
+        if self.rows == 1 or self.pitch > self.chunks:
             return 0
         low = self.chunks & -self.chunks
         return min(_BANK_ROWS, low).bit_length() - 1
@@ -102,7 +107,7 @@ class SharedTile:
         """The number of an element, counted from the beginning of the tile, in elements."""
         inner = at.get(self.inner, 0) if self.inner is not None else 0
         row = self.row(at)
-        pitch = self.chunks * self.per_chunk
+        pitch = self.pitch * self.per_chunk
         if not self.bits:
             return row * pitch + inner
         chunk = (inner // self.per_chunk) ^ self.phase(row)

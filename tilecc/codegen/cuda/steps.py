@@ -16,6 +16,11 @@ class Registers:
     layout: Layout
     packed: bool = False
 
+    @property
+    def words(self) -> int:
+        """Registers of a thread, if elements have 32 bits where they are not packed."""
+        return self.layout.count // 2 if self.packed else self.layout.count
+
 
 @dataclass(eq=False)
 class Step:
@@ -35,6 +40,8 @@ class Step:
     wait: bool = False
     side: int = 0
     """Which region of an `if` ends here."""
+    along: list[Step] = field(default_factory=list)
+    """Loads whose copies are started between the instructions of this one."""
 
 
 @dataclass(eq=False)
