@@ -403,4 +403,8 @@ def _tile_sizes(func: Func) -> dict[str, int]:
 
 def _joined(first: Compilation, second: Compilation) -> Compilation:
     """Two runs, the second on what came out of the first, as one."""
-    return Compilation(first.stages + second.stages[1:], first.remarks + second.remarks)
+    return Compilation(
+        first.stages + second.stages[1:],
+        first.remarks + second.remarks,
+        first.details + second.details,
+    )

@@ -195,6 +195,7 @@ class Compilation:
 
     stages: list[Stage]
     remarks: list[Remark] = field(default_factory=list)
+    details: list[Remark] = field(default_factory=list)
 
     @property
     def func(self) -> Func:
@@ -243,7 +244,7 @@ class PassManager:
             seconds = time.perf_counter() - start
             _verify(func, f"pass {p.name} made invalid IR")
             stages.append(Stage(_unique(p.name, stages), func, seconds))
-        return Compilation(stages, log.items)
+        return Compilation(stages, log.items, log.details)
 
 
 def _apply(p: Pass, func: Func, log: Remarks) -> Func:

@@ -18,6 +18,7 @@ COMMANDS = {
     "check": "tilecc.cli.check",
     "compile": "tilecc.cli.compile",
     "cost": "tilecc.cli.cost",
+    "explain": "tilecc.cli.explain",
     "opt": "tilecc.cli.opt",
     "tune": "tilecc.cli.tune",
     "measure": "tilecc.cli.measure",

@@ -28,10 +28,16 @@ class Remarks:
 
     pass_name: str = ""
     items: list[Remark] = field(default_factory=list)
+    details: list[Remark] = field(default_factory=list)
+    """What only who asks wants to know: why things are as one would expect (`tilecc explain`)."""
 
     def add(self, message: str, loc: Loc | None = None) -> None:
         """Note a remark of the pass that runs."""
         self.items.append(Remark(self.pass_name, message, loc))
+
+    def detail(self, message: str, loc: Loc | None = None) -> None:
+        """Note why something went as usual."""
+        self.details.append(Remark(self.pass_name, message, loc))
 
 
 class Pass(Protocol):

@@ -207,8 +207,9 @@ def _grow(graph: _Graph, remarks: Remarks) -> list[frozenset[Op]]:
             if a is b:
                 continue
             groups = _between(graph, group_of, a, b)
-            reason = _merge_reason(graph, groups)
-            if reason is None:
+            merges, reason = _verdict(graph, groups)
+            if merges:
+                remarks.detail(_told(graph, producer, consumer, merges, reason), consumer.loc)
                 merged = frozenset[Op]().union(*groups)
                 for op in merged:
                     group_of[op] = merged
@@ -218,9 +219,7 @@ def _grow(graph: _Graph, remarks: Remarks) -> list[frozenset[Op]]:
                 refused[producer, consumer] = (reason, consumer)
     for (producer, consumer), (reason, at) in refused.items():
         if group_of[producer] is not group_of[consumer]:
-            edge = graph.dag.has_edge(producer, consumer)
-            what = "is not fused into" if edge else "does not share a kernel with"
-            remarks.add(f"{_line(producer)} {what} {_line(consumer)}: {reason}", at.loc)
+            remarks.add(_told(graph, producer, consumer, False, reason), at.loc)
     groups = list(dict.fromkeys(group_of[op] for op in graph.nodes))
     for g in groups:
         if len(g) > 1:
@@ -228,6 +227,15 @@ def _grow(graph: _Graph, remarks: Remarks) -> list[frozenset[Op]]:
                 f"one kernel of {len(g)} operations", max(g, key=graph.order.__getitem__).loc
             )
     return groups
+
+
+def _told(graph: _Graph, producer: Op, consumer: Op, merges: bool, reason: str) -> str:
+    """A sentence on two operations that share a kernel, or do not."""
+    if graph.dag.has_edge(producer, consumer):
+        what = "is fused into" if merges else "is not fused into"
+    else:
+        what = "shares a kernel with" if merges else "does not share a kernel with"
+    return f"{_line(producer)} {what} {_line(consumer)}: {reason}"
 
 
 def _line(op: Op) -> str:
@@ -249,25 +257,26 @@ def _candidates(graph: _Graph) -> list[tuple[Op, Op]]:
     return edges + siblings
 
 
-def _merge_reason(graph: _Graph, groups: Sequence[frozenset[Op]]) -> str | None:
-    """Why these groups do not merge; None if they should."""
+def _verdict(graph: _Graph, groups: Sequence[frozenset[Op]]) -> tuple[bool, str]:
+    """Whether these groups should merge, and why."""
     merged = frozenset[Op]().union(*groups)
     roles = graph.plan(merged)
     if isinstance(roles, Refusal):
-        return roles.reason
+        return False, roles.reason
     parts: list[tuple[frozenset[Op], Roles]] = []
     for g in groups:
         own = graph.plan(g)
         if isinstance(own, Refusal):
-            return None  # alone it is no kernel at all
+            return True, "alone one of them is no kernel"
         if (loss := _loss(g, own, roles, producer=g is not groups[-1])) is not None:
-            return loss
+            return False, loss
         parts.append((g, own))
 
     before = sum(_traffic(graph, g, own, roles.static) for g, own in parts)  # sizes as in `after`
     after = _traffic(graph, merged, roles, roles.static)
+    bytes_ = f"{after / 1e6:.4g} MB instead of {before / 1e6:.4g} MB"
     if after >= before:
-        return f"it would move {after / 1e6:.4g} MB instead of {before / 1e6:.4g} MB"
+        return False, f"it would move {bytes_}"
     bound = _bound(graph, merged, roles).difference(*(own.static for _, own in parts))
     if bound:
         static = roles.static - bound
@@ -275,8 +284,9 @@ def _merge_reason(graph: _Graph, groups: Sequence[frozenset[Op]]) -> str | None:
         saved = sum(_traffic(graph, g, own, static, inside) for g, own in parts)
         if saved < _WORTH_BINDING * sum(_traffic(graph, g, own, static) for g, own in parts):
             names = ", ".join(sorted(bound))
-            return f"{names} would have to be known when it is compiled, and little would be saved"
-    return None
+            known = f"{names} would have to be known when it is compiled"
+            return False, f"{known}, and little would be saved"
+    return True, f"together they move {bytes_}"
 
 
 def _bound(graph: _Graph, group: frozenset[Op], roles: Roles) -> frozenset[str]:
