@@ -25,6 +25,7 @@ from tilecc.codegen.cpu.nests import BlockPlan, Branch, Copy, Item, Loop, Nest, 
 from tilecc.codegen.cpu.reductions import Reductions
 from tilecc.codegen.cpu.registers import READY, Position, Temps, Tensor, i32, wide
 from tilecc.codegen.cpu.scalars import ExprLowering, Prim
+from tilecc.codegen.cpu.staged import Staged
 from tilecc.codegen.cpu.storage import Storage
 from tilecc.codegen.cpu.streamed import Streamed, StreamedDot, is_streamed
 from tilecc.codegen.cpu.vectors import pack2
@@ -374,7 +375,8 @@ class Emitter:
             form = StreamedDot if is_streamed(op, self.layout, self.planner.kept) else Dot
             form(self, op, rest).emit()
         elif is_streamed(op, self.layout, self.planner.kept):
-            Streamed(self, op, rest).emit()
+            staged = op in self.storage.stages
+            (Staged if staged else Streamed)(self, op, rest).emit()
         else:
             Broadcast(self, op, rest).emit()
 

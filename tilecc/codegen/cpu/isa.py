@@ -33,6 +33,8 @@ class Isa:
     """vdpbf16ps: adds the dot product of two bf16 pairs to each f32 lane."""
     chunk: int = 16 * 1024
     """Bytes of a streamed factor between two blocks: a part of the smallest first cache."""
+    ahead: int = 2048
+    """Bytes by which memory is asked for before it is read: what is under way at any time."""
     has_f16c: bool = False
     """Conversions between f16 and f32; without them each one is a call to the C library."""
 

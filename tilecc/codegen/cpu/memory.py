@@ -12,12 +12,16 @@ from tvm.tirx.script.builder import ir as T
 from tilecc.codegen.cpu.casts import cast, from_memory, to_memory
 from tilecc.codegen.cpu.registers import Position, i64
 from tilecc.codegen.cpu.scalars import Prim, const
+from tilecc.codegen.cpu.vectors import prefetch
 from tilecc.ir.core import Op, Range
 from tilecc.ir.dtypes import I64
 from tilecc.ir.expr import Expr
 
 if TYPE_CHECKING:
     from tilecc.codegen.cpu.emit import Emitter
+
+LINE = 64
+"""Bytes that memory is read in (128 on some machines, where every other request is for nothing)."""
 
 
 class Memory:
@@ -84,6 +88,23 @@ class Memory:
         ]
         known = [x for x in ends if x is not None]
         return functools.reduce(tirx.And, known) if known else None
+
+    def fetch_ahead(self, op: Op, pos: Position, axis: str, columns: int, rows: Prim) -> None:
+        """Ask for the line at `pos`, `rows` and the bytes of `isa.ahead` further along `axis`.
+
+        Nothing is asked for where rows do not follow each other in memory by one stride. A row has
+        `columns` elements. What lies beyond the tensor is not touched: a request is no access.
+        """
+        places = [
+            n for n, c in enumerate(op.attrs["coords"]) if isinstance(c, Range) and c.axis == axis
+        ]
+        if len(places) != 1:
+            return
+        coords, _ = self.address(op, pos, inside=(axis,))
+        buffer, each = self.em.tensors[op.operands[0]].buffer, op.operands[0].type.dtype.bytes
+        ahead = -(-self.em.isa.ahead // (columns * each))
+        stride = buffer.strides[places[0]] * each
+        prefetch(T.address_of(buffer[tuple(coords)]), i64(rows + ahead) * stride)
 
     def within(self, op: Op, n: int, x: Prim, end: Prim, *, high: bool = True) -> Prim | None:
         """The condition for coordinate n of a load or store to be in the tensor; None: it is."""

@@ -23,7 +23,9 @@ from tilecc.codegen.cpu.nests import (
     Scalar,
     iteration_axes,
 )
+from tilecc.codegen.cpu.staged import Stage, buffer_name, stage_of
 from tilecc.codegen.cpu.streamed import is_streamed
+from tilecc.codegen.program import ScratchBuffer
 from tilecc.ir.core import Op, Value
 
 
@@ -46,9 +48,17 @@ class Storage:
     packed_by_nest: dict[tuple[Value, str], None] = field(default_factory=dict)
     """Those that the nest which computes them writes as pairs."""
 
+    stages: dict[Op, Stage] = field(default_factory=dict)
+    """Contractions whose large factor is staged."""
+
     def run(self) -> Storage:
         """Place all values."""
         self._find_dots(self.planner.plan)
+        largest: dict[str, Stage] = {}
+        for stage in sorted(self.stages.values(), key=lambda s: s.elements):
+            largest[buffer_name(stage)] = stage
+        for name, s in largest.items():
+            self.made.append(Slot(ScratchBuffer(name, s.elements, s.dtype), ()))
         self._block(self.planner.plan, {})
         return self
 
@@ -68,6 +78,12 @@ class Storage:
                     item.contraction, self.layout, self.isa
                 ):
                     self._add_dot(plan, item.contraction)
+                case Nest() if item.contraction and is_streamed(
+                    item.contraction, self.layout, self.planner.kept
+                ):
+                    stage = stage_of(item.contraction, self.layout, self.isa)
+                    if stage is not None:
+                        self.stages[item.contraction] = stage
 
     def _add_dot(self, plan: BlockPlan, op: Op) -> None:
         self.dots.add(op)

@@ -7,7 +7,7 @@ memory is read nearly in order, whatever the blocks. The result waits in scratch
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
@@ -46,20 +46,25 @@ class Streamed(Broadcast):
             self.op.result,
             lambda p: T.buffer_store(target, self.start(p), em.slot_index(slot, p)),
         )
-        (large,) = (v for v in self.factors if v.type.has(str(self.x)))
-        line = (em.sizes[self.x] if self.x else 1) * large.type.dtype.bytes
-        step = max(8, min(em.isa.chunk // line, em.sizes[k]) // 2 * 2)
         limit = self.limit(k)
         if not isinstance(limit, int):
             # Through memory: TVM would reason about the bounds of nested loops, and get them wrong.
             cell = next(em.cells)
             T.buffer_store(cell, tirx.Cast("int64", limit), [0])
             limit = tirx.Cast("int32", cell[0])
+        self.stream(limit)
+        if self.rest:
+            em.elementwise_nest(self.rest, self.op.result)
+
+    def stream(self, limit: Prim) -> None:
+        """Add the products of the first `limit` elements of the summed axis, chunk by chunk."""
+        em, k = self.em, self.op.over[0]
+        (large,) = (v for v in self.factors if v.type.has(str(self.x)))
+        line = (em.sizes[self.x] if self.x else 1) * large.type.dtype.bytes
+        step = max(8, min(em.isa.chunk // line, em.sizes[k]) // 2 * 2)
         with T.serial(0, tirx.truncdiv(limit + (step - 1), step)) as chunk:
             end = tirx.min(chunk * step + step, limit)
             self._chunk((chunk * step, end))
-        if self.rest:
-            em.elementwise_nest(self.rest, self.op.result)
 
     def _chunk(self, part: tuple[Prim, Prim]) -> None:
         em = self.em
@@ -89,7 +94,7 @@ class Streamed(Broadcast):
     def _block(
         self,
         pos: Position,
-        part: tuple[Prim, Prim],
+        part: Any,
         y: tuple[Prim, int],
         x: tuple[Prim, int],
         width: int,
@@ -117,21 +122,27 @@ class Streamed(Broadcast):
     def multiply(
         self,
         pos: Position,
-        part: tuple[Prim, Prim],
+        part: Any,
         y: tuple[Prim, int],
         x: tuple[Prim, int],
         width: int,
     ) -> None:
-        """Add a chunk's products to the accumulators of a block."""
+        """Add a chunk's products to the accumulators of a block; `part`: its (first, end)."""
+        with T.serial(*part) as k:
+            self.add_products({**pos, self.op.over[0]: k}, y, x, width)
+
+    def add_products(
+        self, pos: Position, y: tuple[Prim, int], x: tuple[Prim, int], width: int
+    ) -> None:
+        """Add the products of one element of the summed axis."""
         acc = self.acc
 
         def step(p: Position, n: Prim) -> None:
             T.buffer_store(acc, acc[n] + self.product(p), [n])
 
-        with T.serial(*part) as k:
-            run = self.at({**pos, self.op.over[0]: k}, y[0], x[0], width, step)
-            with T.unroll(0, y[1]) as i, T.unroll(0, x[1]) as j:
-                run(i, j, x[1])
+        run = self.at(pos, y[0], x[0], width, step)
+        with T.unroll(0, y[1]) as i, T.unroll(0, x[1]) as j:
+            run(i, j, x[1])
 
 
 # Lanes of two vectors of 16, and where the halves of two vectors of 32 half-words end up when
@@ -152,7 +163,7 @@ class StreamedDot(Streamed):
     def multiply(
         self,
         pos: Position,
-        part: tuple[Prim, Prim],
+        part: Any,
         y: tuple[Prim, int],
         x: tuple[Prim, int],
         width: int,

@@ -26,6 +26,22 @@ PrimExpr = Any
 SUM_COUNTS = (1, 2, 4, 8, 16)
 """How many vectors `horizontal_sums` takes; no more than a vector has lanes."""
 
+# Empty assembly: LLVM moves no access to memory across the first, and does not know the second's
+# result. Left alone, it unrolls a loop and gathers all requests of the loop at its beginning.
+_PREFETCH = """
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+define void @tilecc.prefetch(ptr %p, i64 %bytes) alwaysinline nounwind willreturn {
+  %a = getelementptr i8, ptr %p, i64 %bytes
+  call void @llvm.prefetch.p0(ptr %a, i32 0, i32 3, i32 1)
+  call void asm sideeffect "", "~{memory}"()
+  ret void
+}
+define i32 @tilecc.opaque(i32 %x) alwaysinline nounwind willreturn {
+  %r = call i32 asm sideeffect "", "=r,0"(i32 %x)
+  ret i32 %r
+}
+"""
+
 _ATTRIBUTES = "alwaysinline nounwind willreturn memory(none)"
 
 # Pairs of bf16 are i32 lanes: the even element of the pair in the low half.
@@ -87,6 +103,19 @@ def zip2(even: PrimExpr, odd: PrimExpr) -> PrimExpr:
     return tirx.call_pure_extern("int32x16", "tilecc.zip2.v16", even, odd)
 
 
+def prefetch(address: PrimExpr, offset: PrimExpr) -> None:
+    """Emit a request for the line that is `offset` bytes (i64) from an address; it may be invalid.
+
+    The line goes to the first cache.
+    """
+    T.evaluate(tirx.call_extern("void", "tilecc.prefetch", address, offset))
+
+
+def opaque(x: int) -> PrimExpr:
+    """An i32 of which LLVM does not know that it is `x`: a loop of so many steps stays a loop."""
+    return tirx.call_extern("int32", "tilecc.opaque", tirx.const(x, "int32"))
+
+
 def horizontal_sums(vectors: list[PrimExpr], isa: Isa) -> PrimExpr:
     """The sum of each f32 vector's lanes: a vector of as many elements, or a scalar for one.
 
@@ -102,7 +131,8 @@ def horizontal_sums(vectors: list[PrimExpr], isa: Isa) -> PrimExpr:
 @functools.cache
 def _library(isa: Isa) -> str:
     """All functions for an instruction set, as LLVM IR."""
-    parts = [_sums(n, isa.lanes32) for n in SUM_COUNTS if n <= isa.lanes32]
+    parts = [_PREFETCH]
+    parts += [_sums(n, isa.lanes32) for n in SUM_COUNTS if n <= isa.lanes32]
     if isa.has_bf16_dot:
         order = [k for j in range(16) for k in (j, j + 16)]
         parts.append(_BF16.format(attributes=_ATTRIBUTES, interleaved=_indices(order)))

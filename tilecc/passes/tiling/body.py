@@ -98,6 +98,8 @@ class Body:
         out = assume(e, known, dtypes)
         if out == e:
             return op.expr, op.operands
+        if isinstance(out, Cast) and infer_dtype(out.arg, dtypes) is out.to:
+            out = out.arg  # what is left of cast(where(c, x, 0.0), bf16): x itself, not a copy
         # where(c, x, 0.0) is f32 where x is f16, and remains so.
         wide = infer_dtype(e, dtypes)
         return out if infer_dtype(out, dtypes) is wide else Cast(out, wide), together.values
