@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from cases import Array, Case
 from onnx import TensorProto, helper
 from torch.nn.attention import flex_attention as flex
 from torch.nn.functional import scaled_dot_product_attention
+from zoo_cases import ZooCase, one_batch
 
 
 class Unavailable(Exception):
@@ -84,6 +85,37 @@ def compiled_flex(case: Case, q: Array, k: Array, v: Array, threads: int) -> Cal
     torch._dynamo.reset()
     function = torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)
     return lambda: function(tq, tk, tv, score_mod=score_mod, block_mask=block_mask)
+
+
+def flex_of(case: ZooCase, known: Mapping[str, Any], threads: int) -> Callable[[], Any]:
+    """A row of the zoo in compiled flex_attention, run once; its mask's blocks are made before.
+
+    `known`: its arguments, and what its mask reads beside them.
+    """
+    torch.set_num_threads(threads)
+    a = one_batch(known, tensor)
+    q, k, v = (tensor(case.heads_first(known[x])) for x in "qkv")
+
+    def seen(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return case.mask(torch, a, h, i, j)
+
+    def scored(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return case.score(torch, a, s, h, i, j)
+
+    block_mask = None
+    if case.mask is not None:
+        block_mask = flex.create_block_mask(seen, None, None, q.shape[2], k.shape[2], device="cpu")
+    torch._dynamo.reset()
+    function = torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)
+    options = {
+        "score_mod": scored if case.score is not None else None,
+        "block_mask": block_mask,
+        "scale": case.scale,
+        "enable_gqa": q.shape[1] != k.shape[1],
+    }
+    run = torch.inference_mode()(lambda: function(q, k, v, **options))
+    run()
+    return run
 
 
 def onnx_attention(case: Case, q: Array, k: Array, v: Array, threads: int) -> Callable[[], Any]:

@@ -83,7 +83,7 @@ def markdown(report: Report) -> str:
     parts += [f"- {key}: {value}" for key, value in report.machine.items()]
     parts += [f"- {note}" for note in report.notes]
     if report.lines:
-        parts += ["\n## Speed\n", *_table(HEAD, [cells(line) for line in report.lines])]
+        parts += ["\n## Speed\n", *table(HEAD, [cells(line) for line in report.lines])]
         parts += ["", *(_footnote(report, case) for case in report.quality)]
     if report.limits:
         head = ("case", "limit", "threads", "median", "best", "a core-second", "unit")
@@ -99,7 +99,7 @@ def markdown(report: Report) -> str:
             )
             for x in report.limits
         ]
-        parts += ["\n## Limits, measured in the same rounds\n", *_table(head, rows)]
+        parts += ["\n## Limits, measured in the same rounds\n", *table(head, rows)]
     if report.missing:
         parts += ["\n## Not measured\n", *(f"- {m}" for m in report.missing)]
     if report.dynamic:
@@ -114,7 +114,8 @@ def _footnote(report: Report, case: str) -> str:
     return f"- {case}: {report.quality[case]}; tilecc's scratch {scratch:.0f} KiB a thread"
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """A Markdown table, a text for each line."""
     widths = [max(len(r[k]) for r in (head, *rows)) for k in range(len(head))]
 
     def line(texts: Iterable[str]) -> str:
@@ -138,7 +139,7 @@ def _dynamic(found: dict[str, Any]) -> list[str]:
     ]
     return [
         f"{found['case']}, compilations: {found['compilations']} ({found['quality']})\n",
-        *_table(head, rows),
+        *table(head, rows),
     ]
 
 
@@ -155,4 +156,4 @@ def _compile_times(found: dict[str, Any]) -> list[str]:
             m = x["median"]
             numbers = (m["total"], x["best"], m["core"], m["passes"], m["tir"], m["llvm"])
             rows.append((spec, when, *(f"{v:.2f}" for v in numbers)))
-    return [*_table(head, rows), "", *plain]
+    return [*table(head, rows), "", *plain]
