@@ -1,0 +1,81 @@
+"""The program as a graph of operations, with the roles that axes have in a group of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import networkx as nx
+
+from tilecc.analysis.roles import Refusal, Roles, assign_roles
+from tilecc.errors import CompileError, Diagnostic
+from tilecc.ir.core import Func, Op, Value, uses
+from tilecc.ir.expr import extents
+
+
+class Graph:
+    """The program as nodes (operations that compute) and edges (tensors); views are not nodes."""
+
+    def __init__(self, func: Func) -> None:
+        self.order = {op: n for n, op in enumerate(func.body.ops)}
+        self.nodes = [op for op in func.body.ops if op.name not in ("at", "return")]
+        for op in self.nodes:
+            if op.name in ("softmax", "logsumexp"):
+                raise CompileError(
+                    Diagnostic(f"{op.name} is still whole: run simplify first", op.loc)
+                )
+            if op.name not in ("contract", "map", "reduce"):
+                raise CompileError(Diagnostic(f"{op.name} cannot be fused again", op.loc))
+        self.uses = uses(func.body)
+        self.returned = set(func.returns)
+        # What reads a computed tensor through an access map needs it in memory.
+        self.through_view = {
+            v for op in func.body.ops if op.name == "at" for v in op.operands if v.owner is not None
+        }
+        # Axes along which an argument is contiguous.
+        self.last = {p.type.names[-1] for p in func.params if p.type.axes}
+        self.heads = _head_extents(func.params)
+        self.dag: nx.DiGraph[Op] = nx.DiGraph()
+        self.dag.add_nodes_from(self.nodes)
+        for op in self.nodes:
+            for v in self.inputs(op):
+                if v.owner is not None and v.owner.name != "at":
+                    self.dag.add_edge(v.owner, op)
+
+    def inputs(self, op: Op, *, direct: bool = True) -> list[Value]:
+        """Tensors that `op` reads: itself (if `direct`), and through access maps."""
+        out: list[Value] = list(op.operands) if direct else []
+        for v in op.operands:
+            if v.owner is not None and v.owner.name == "at":
+                out += self.inputs(v.owner)
+        return out
+
+    def outputs(self, group: frozenset[Op]) -> list[Value]:
+        """What `group` computes that is read outside of it, or returned."""
+        return [
+            op.result
+            for op in sorted(group, key=self.order.__getitem__)
+            if op.result in self.returned
+            or op.result in self.through_view
+            or any(u not in group for u in self.uses.get(op.result, []))
+        ]
+
+    def plan(self, group: frozenset[Op]) -> Roles | Refusal:
+        """The roles of the axes in a kernel of `group`, or why there is none."""
+        ops = sorted(group, key=self.order.__getitem__)
+        inside = {op.result for op in ops}
+        for op in ops:
+            for v in self.inputs(op, direct=False):
+                if v in inside:
+                    return Refusal("its result is read through an access map", op.loc)
+        return assign_roles(ops, self.outputs(group))
+
+
+def _head_extents(params: Sequence[Value]) -> frozenset[str]:
+    """Extents taken to be those of head dimensions: last in an argument, and never before another.
+
+    Of two products in a row either inner extent could be the long one. That of sequences is before
+    that of heads in memory.
+    """
+    types = [[extents(a.extent) for a in p.type.axes] for p in params]
+    before = frozenset[str]().union(*(names for axes in types for names in axes[:-1]))
+    return frozenset[str]().union(*(axes[-1] for axes in types if axes)) - before
