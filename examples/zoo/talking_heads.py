@@ -12,5 +12,5 @@ def talking_heads(
 ) -> tc.Tensor["b h i e"]:
     """softmax(sum_g mix[g, h] q_g k_g^T / sqrt(d)) v_h."""
     s = tc.dot(q, k, over="d") * tc.rsqrt(tc.extent("d"))
-    s = tc.dot(s, mix, over="g")
+    s = tc.dot(tc.cast(s, "float32"), mix, over="g")
     return tc.dot(tc.softmax(s, over="j"), v, over="j")
