@@ -599,3 +599,14 @@ def test_roofline():
     assert r.roofline.bound == "memory"
     # All of q, k, v and o fit L2, which then serves the rest.
     assert r.roofline.seconds_cached < r.roofline.seconds
+
+
+def test_sums_without_a_closed_form_have_names():
+    """The table names them, once each; the formulas themselves can still be worked out."""
+    kernel = tc.compile("examples/zoo/cache.py", target="x86-64-v3", static={"D": 8}, tile=16)
+    report = kernel.cost(B=2, H=1, Nq=16, Nk=40, length=np.full(2, 40))
+    cells = [row[-1] for row in report.table()[1]]
+    assert not any("Sum" in c for c in cells)
+    named = [n for n in report.sums if any(n in c for c in cells)]
+    assert named == ["visited"] and "i_tile" in report.sums["visited"]
+    assert "Sum" in report.fused.formula

@@ -113,7 +113,8 @@ def show(report: Report, program: Sized) -> None:
 def _lines(report: Report) -> list[str]:
     """Everything but the table of traffic."""
     tile = ", ".join(f"{a}={n}" for a, n in report.tile.items())
-    lines = [f"tile       {tile or 'none'}", f"holds      {report.footprint_formula()} numbers"]
+    lines = [f"{name:10} {said}" for name, said in report.sums.items()]
+    lines += [f"tile       {tile or 'none'}", f"holds      {report.footprint_formula()} numbers"]
     if report.need is not None:
         lines[-1] += f": {report.need}{'' if report.need.fits else ', DOES NOT FIT'}"
     fitting = sum(c.fits for c in report.candidates)

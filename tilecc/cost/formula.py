@@ -237,7 +237,10 @@ def _summed(
     closed = [t for t in sympy.Add.make_args(total) if t.is_polynomial(counter)]
     rest = total - sympy.Add(*closed)
     found = sympy.expand(sympy.summation(sympy.Add(*closed), (counter, lo, last)))
-    return found + sympy.Sum(rest, (counter, lo, last)) if rest != 0 else found
+    if rest == 0:
+        return found
+    outside, inside = sympy.factor_terms(rest).as_independent(counter, as_Add=False)
+    return found + outside * sympy.Sum(inside, (counter, lo, last))
 
 
 _Key = tuple[tuple[str, Span], ...]

@@ -185,9 +185,36 @@ class Report:
             if io is None:
                 continue
             for what, parts in (("reads", io.reads), ("writes", io.writes)):
-                rows += [["", name, what, *_cells(part)] for name, part in parts.items()]
-            rows.append([title, "", "total", *_cells(io)])
+                rows += [["", name, what, *self._cells(part)] for name, part in parts.items()]
+            rows.append([title, "", "total", *self._cells(io)])
         return head, rows
+
+    @cached_property
+    def sums(self) -> dict[str, str]:
+        """What the names of sums without a closed form stand for in the table's formulas."""
+        import sympy
+
+        said = {}
+        for e, name in self._names_of_sums.items():
+            limits = "; ".join(f"{x} = {lo} .. {sympy.expand(hi)}" for x, lo, hi in e.limits)
+            said[str(name)] = f"the sum over {limits} of {e.function}"
+        return said
+
+    @cached_property
+    def _names_of_sums(self) -> dict[Any, Any]:
+        import sympy
+
+        formulas = [p.formulas("even") for p in self.fused.parts]
+        found = {x for e in formulas if e is not None for x in e.atoms(sympy.Sum)}
+        names = ("visited", *(f"visited_{n}" for n in range(1, len(found))))
+        ordered = sorted(found, key=str)
+        return {e: sympy.Symbol(n) for e, n in zip(ordered, names, strict=False)}
+
+    def _cells(self, io: Io) -> list[str]:
+        known = io.numbers is not None and io.bytes is not None
+        numbers = [f"{io.numbers:,}", f"{io.bytes:,}"] if known else ["", ""]
+        e = io.expression()
+        return [*numbers, text(e.xreplace(self._names_of_sums) if e is not None else e)]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -231,12 +258,6 @@ class Report:
         lines.append(f"tile     {', '.join(f'{a}={n}' for a, n in self.tile.items())}")
         lines.append(f"holds    {self.footprint_formula()}: {self.need}")
         return "\n".join(lines)
-
-
-def _cells(io: Io) -> list[str]:
-    known = io.numbers is not None and io.bytes is not None
-    numbers = [f"{io.numbers:,}", f"{io.bytes:,}"] if known else ["", ""]
-    return [*numbers, io.formula]
 
 
 def _bound(graph: Func | None, tiled: Func) -> dict[str, int]:
