@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 import tilecc as tc
+from tilecc.codegen.cuda.ledger import rooms
 from tilecc.codegen.cuda.plan import Plan
 from tilecc.codegen.program import DeviceKernel, DeviceProgram
 from tilecc.compiler import Compiler, load
 from tilecc.errors import CompileError
 from tilecc.target import resolve
+from tilecc.toolchain.occupancy import occupancy
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -138,3 +140,12 @@ def test_the_first_factor_stays_in_registers_where_there_is_room(d, j, stays):
     (kernel,) = (op for op in run.func.body.ops if op.name == "kernel")
     plan = Plan(kernel, resolve("sm_80"))
     assert len(plan.matrices) == 4 and len(plan.resident) == 2 * stays
+
+
+@pytest.mark.parametrize("d", [64, 96, 128])
+def test_chosen_tiles_leave_no_part_of_an_sm_without_a_warp(d):
+    target = resolve("sm_80")
+    compiler = Compiler(load(EXAMPLES / "causal.py", "float32")[0], target, None)
+    (room,) = rooms(compiler.passes({"D": d}).run.func, target)
+    held = occupancy(target, room.threads, min(255, room.registers + 18), room.shared)
+    assert held.warps >= 4

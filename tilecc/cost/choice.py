@@ -8,6 +8,7 @@ from typing import Any
 
 from tilecc.cost.candidates import kernels_of, tiles
 from tilecc.cost.footprint import footprint
+from tilecc.cost.gpu_time import idle_parts
 from tilecc.cost.limits import Need, hard_limits, needs
 from tilecc.cost.predict import Prediction, Predictor
 from tilecc.errors import CompileError, Diagnostic
@@ -77,7 +78,7 @@ def choose_tile(
         return Choice({}, (), unit)
     fitting = [c for c in found if c.fits]
     if fitting:
-        best = _best(fitting)
+        best = _best(fitting, target)
     elif target.kind == "cpu":  # a cache that overflows makes it slow, not wrong
         best = min(found, key=lambda c: c.needs)
     else:
@@ -127,6 +128,9 @@ def candidates(
             tiled = Tile(tuple(tile.items())).apply(func, Remarks())
         need = needs(held, target, tile, tiled)
         predicted = predictor.predict(tile, held)
+        if target.kind == "cuda" and predicted.seconds is not None:
+            alone = idle_parts(kernels_of(tiled), need, target)
+            predicted = replace(predicted, seconds=predicted.seconds * alone)
         found.append(_candidate(tile, need, predicted))
     return found
 
@@ -145,8 +149,12 @@ def _candidate(tile: dict[str, int], need: tuple[Need, ...], p: Prediction) -> C
     )
 
 
-def _best(fitting: list[Candidate]) -> Candidate:
-    """The fastest, or the smallest of those as fast (with no speeds: the least traffic)."""
+def _best(fitting: list[Candidate], target: Target) -> Candidate:
+    """The fastest; of those as fast the smallest, or on a GPU the one that moves least.
+
+    With no speeds: the least traffic. A GPU's blocks share nothing but its bandwidth, and what they
+    need most of is bytes for some and registers for others.
+    """
 
     def cost(c: Candidate) -> float:
         return c.seconds if c.seconds is not None else float(c.bytes)
@@ -154,6 +162,8 @@ def _best(fitting: list[Candidate]) -> Candidate:
     least = min(map(cost, fitting))
     margin = MARGIN if fitting[0].seconds is not None else 0.0
     near = [c for c in fitting if cost(c) <= least * (1 + margin)]
+    if target.kind == "cuda":
+        return min(near, key=lambda c: (c.bytes, c.needs / (c.limit or 1), cost(c)))
     return min(near, key=lambda c: (c.needs, cost(c)))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tilecc.cost.counted import Counted, lane_rows, loaded_bytes, steps_ratio, streams
+from tilecc.cost.limits import Need
+from tilecc.ir.core import Op
 from tilecc.ir.dtypes import DType
 from tilecc.target import Target, warps_for
 
@@ -37,3 +39,18 @@ def gpu_terms(
     l2 = next((m.bandwidth for m in target.memories if m.space == "cache"), None)
     l2 = l2 or (dram * L2_TO_DRAM if dram else None)
     return {"busy": max(busy, moved / l2) if l2 else busy}
+
+
+def idle_parts(kernels: Sequence[Op], needs: Sequence[Need], target: Target) -> float:
+    """How many times as long it takes because an SM holds too few warps for its four parts.
+
+    Each part issues instructions of its own warps; blocks of one warp that fill shared memory leave
+    three of the four without work.
+    """
+    from tilecc.codegen.cuda.roles import Roles
+    from tilecc.toolchain.occupancy import SUB_PARTITIONS, WARP, occupancy
+
+    amount = {n.unit: min(n.needs, n.limit or n.needs) for n in needs}
+    threads = min((Roles(k).threads for k in kernels), default=SUB_PARTITIONS * WARP)
+    held = occupancy(target, threads, amount.get("register", 0), amount.get("byte", 0)).warps
+    return max(1.0, SUB_PARTITIONS / max(1, held))
