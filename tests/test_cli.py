@@ -274,6 +274,14 @@ def test_run_reports_a_difference(tilecc, monkeypatch):
 # targets
 
 
+def test_targets_fit_a_terminal(tilecc, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out, _ = tilecc("targets")
+    assert max(map(len, out.splitlines())) <= 80 and "…" not in out
+    assert "2.25e+03" in out and "TFLOP/s" in out
+    assert {"x86-64-v3", "x86-64-v4", "rtx4090", "sm_100a"} <= set(out.split())
+
+
 def test_targets(tilecc):
     out, _ = tilecc("targets")
     for name in ("cpu", "canvas", "a100", "sm_90a"):

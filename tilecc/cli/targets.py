@@ -37,11 +37,17 @@ def command(name: str | None, as_json: bool) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table("target", "machine", "arch", "cores", "SRAM", "main memory", box=box.SIMPLE)
-    table.add_column("fp32", justify="right")
-    table.add_column("16-bit", justify="right")
+    # Narrow, for a terminal of 80 columns; what commands take (names) is never cut or broken.
+    table = Table(box=box.SIMPLE, padding=0, pad_edge=False)
+    for name in ("target", "arch"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("machine", overflow="fold")
+    for name in ("cores", "SRAM", "memory"):
+        table.add_column(name, overflow="fold")
+    for name in ("fp32 TFLOP/s", "16-bit TFLOP/s"):
+        table.add_column(name, justify="right", overflow="fold", min_width=7)
     for m in machines:
-        table.add_row(m.name, m.model, m.arch, f"{m.cores.value:g}", *_columns(m))
+        table.add_row(m.name, m.arch, m.model, f"{m.cores.value:g}", *_columns(m))
     _print(table)
 
 
@@ -66,7 +72,7 @@ def _rate(x: float | None, unit: str) -> str:
 
 def _peak(m: Target, dtype: str) -> str:
     peak = m.peak(dtype)
-    return "" if peak is None else _rate(peak.flops, "FLOP/s") + (" *" if peak.estimate else "")
+    return "" if peak is None else f"{peak.flops / 1e12:.3g}" + (" *" if peak.estimate else "")
 
 
 def _show(m: Target) -> None:
