@@ -487,7 +487,7 @@ def test_what_the_driver_refuses():
 
 
 def test_a_cpu_kernel_has_no_report_on_a_gpu():
-    found = Kernel(Compiler(softmax_of.trace("float32"), resolve("canvas"), 4), STATIC, build=False)
+    found = Kernel(Compiler(softmax_of.trace("float32"), resolve("canvas"), 1), STATIC, build=False)
     with pytest.raises(
         tc.CompileError, match=r"canvas is not a GPU: there is no report .*\n.*sm_80"
     ):
