@@ -76,7 +76,7 @@ def sizes(name: str, at: Length) -> dict[str, int]:
         n["N"] = -(-at.columns // n["S"])
         n["P"] = n["N"] + 3
     elif name == "triangle":
-        n["N"] = min(at.rows, 71)
+        n["N"] = TILE if at.even else min(at.rows, 71)
     return n
 
 
