@@ -1,24 +1,27 @@
 """Contractions whose lanes lie along the summed axis: few rows, each a product of two long vectors.
 
 One key after the other is multiplied with all rows: memory is read in order, since hardware
-fetches ahead of that and of few other patterns. The lanes of a key's sums are added up by a tree of
-shuffles.
+fetches ahead of that and of few other patterns. The lanes of sums wait on the stack until those of
+several keys are added up in one tree of shuffles, whose result is a vector over keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from tilecc.codegen.cpu.contract import Contraction
+from tilecc.codegen.cpu.casts import register_name
+from tilecc.codegen.cpu.contract import Contraction, blocks
 from tilecc.codegen.cpu.dot import LANES as DOT_LANES
 from tilecc.codegen.cpu.dot import contiguous
 from tilecc.codegen.cpu.isa import Isa
 from tilecc.codegen.cpu.layout import Layout, inputs, is_horizontal
+from tilecc.codegen.cpu.memory import LINE
+from tilecc.codegen.cpu.registers import i32, local
 from tilecc.codegen.cpu.scalars import Prim, const
 from tilecc.codegen.cpu.vectors import SUM_COUNTS, dot2, horizontal_sums
 from tilecc.ir.core import Op, Value
@@ -27,6 +30,10 @@ from tilecc.ir.dtypes import BF16, F32
 if TYPE_CHECKING:
     from tilecc.codegen.cpu.emit import Emitter
     from tilecc.codegen.cpu.registers import Position
+
+
+# Of the stack, for the lanes of sums that wait to be added up.
+SUMS_BYTES = 4096
 
 
 def rows_at_once(rows: int, isa: Isa) -> int:
@@ -65,18 +72,55 @@ class Horizontal(Contraction):
         b = outer.pop() if outer else None
         a = outer.pop() if outer else None
         rows, keys = em.sizes[a] if a else 1, em.sizes[b] if b else 1
-        high = rows_at_once(rows, em.isa)
-        with em.nest_loops(outer, em.sizes) as pos, T.serial(0, keys) as key:
-            here = dict(pos)
-            if b is not None:
-                here[b] = key
-            for start in range(0, rows, high):
-                self.block(here, a, range(start, min(start + high, rows)))
+        group = self._together(rows, keys)
+        sums = local(rows * group * em.layout.width, register_name(self.dtype))
+        with em.nest_loops(outer, em.sizes) as pos:
+            for first, count in blocks(keys, group):
+                with T.serial(0, count) as key:
+                    here = dict(pos) if b is None else {**pos, b: first + key}
+                    self._fetch_ahead(here, b)
+                    for rows_here in self._rows(rows):
+                        self.block(here, a, rows_here, sums, group, key)
+                with T.serial(0, rows) as row:
+                    here = dict(pos) if a is None else {**pos, a: row}
+                    self._leave(here, b, (first, count), sums, row * group)
 
-    def block(self, pos: Position, a: str | None, rows: range) -> None:
-        """Products of a few rows with one key, from nothing to scratch."""
+    def _together(self, rows: int, keys: int) -> int:
+        """How many keys are added up at once: as many as come out as a vector, if they fit."""
+        width = self.em.layout.width
+        if self.dtype is not F32 or width != self.em.isa.lanes32:
+            return 1
+        fitting = max(1, SUMS_BYTES // (rows * width * 4))
+        return 1 << (min(8, width, keys, fitting).bit_length() - 1)
+
+    def _rows(self, rows: int) -> list[range]:
+        high = rows_at_once(rows, self.em.isa)
+        return [range(n, min(n + high, rows)) for n in range(0, rows, high)]
+
+    def _fetch_ahead(self, pos: Position, b: str | None) -> None:
+        """Ask for what a later key will read where it lies."""
+        size = self.em.sizes[self.k]
+        for v in self.factors:
+            op = v.owner
+            if b is None or op is None or op.name != "load" or not v.type.has(b):
+                continue
+            if not set(v.type.names) <= {*pos, self.k}:
+                continue  # each row has keys of its own
+            if v in self.em.planner.kept or not contiguous(op, self.k):
+                continue
+            elements = max(1, LINE // v.type.dtype.bytes)
+            # Half as far as where chunks are copied: a row is used as soon as it is read.
+            rows = -(self.em.isa.ahead // 2 // (size * v.type.dtype.bytes))
+            for first in range(0, size, elements):
+                here = {**pos, self.k: i32(first)}
+                self.em.memory.fetch_ahead(op, here, b, size, i32(rows))
+
+    def block(
+        self, pos: Position, a: str | None, rows: range, sums: Any, group: int, key: Prim
+    ) -> None:
+        """Products of a few rows with one key; their lanes go to `sums`."""
         acc, width = self.acc, self.em.layout.width
-        at = [dict(pos) if a is None else {**pos, a: tirx.const(i, "int32")} for i in rows]
+        at = [dict(pos) if a is None else {**pos, a: i32(i)} for i in rows]
         for n in range(len(rows)):
             with T.vectorized(0, width) as v:
                 T.buffer_store(acc, const(0, self.dtype), [n * width + v])
@@ -87,14 +131,24 @@ class Horizontal(Contraction):
             for start, lanes in self._vectors():
                 for n, here in enumerate(at):
                     self._multiply({**here, **inner, self.k: start}, n * width, lanes)
-        self._add_lanes(len(rows))
-        slot = self.em.storage.slots[self.op.result]
-        target = self.em.buffers[slot.buffer.name]
-        for n, here in enumerate(at):
-            total = acc[n]
+        for n, i in enumerate(rows):
+            with T.vectorized(0, width) as v:
+                T.buffer_store(sums, acc[n * width + v], [(key + i * group) * width + v])
+
+    def _leave(
+        self, pos: Position, b: str | None, keys: tuple[Prim, int], sums: Any, at: Prim
+    ) -> None:
+        """Add up the lanes of a row's sums, from number `at` on, and write the results."""
+        em, acc, (first, count) = self.em, self.acc, keys
+        self._add_lanes(sums, at, count)
+        slot = em.storage.slots[self.op.result]
+        target = em.buffers[slot.buffer.name]
+        with em.lanes((first, count), pos, b):
+            total = acc[em.lane]
             if self.op.attrs.get("acc"):
-                total = total + self.start(here)
-            T.buffer_store(target, total, self.em.slot_index(slot, here))
+                total = total + self.start(pos)
+            T.buffer_store(target, total, em.slot_index(slot, pos))
+            em.temps.release()
 
     def _vectors(self) -> Iterator[tuple[Prim, int]]:
         """(first index, lanes) along the summed axis: whole vectors, then ever shorter ones."""
@@ -149,30 +203,21 @@ class Horizontal(Contraction):
         rest = tirx.Broadcast(zero, DOT_LANES - lanes)
         return tirx.Shuffle([x, rest], [tirx.const(i, "int32") for i in range(DOT_LANES)])
 
-    def _add_lanes(self, count: int) -> None:
-        """Accumulator n's lanes are added up into element n of the accumulators."""
+    def _add_lanes(self, sums: Any, at: Prim, count: int) -> None:
+        """The lanes of `count` vectors of `sums`, added up into the first accumulators."""
         acc, width = self.acc, self.em.layout.width
         if self.dtype is not F32 or width != self.em.isa.lanes32:
-            self._fold(count)
-            return
-        for first in range(0, count, width):
-            here = min(width, count - first)
-            takes = next(n for n in SUM_COUNTS if n >= here)
-            # Beyond the last one, the last again: nobody reads those sums.
-            at = [first + min(n, here - 1) for n in range(takes)]
-            vectors = [acc[tirx.Ramp(tirx.const(n * width, "int32"), 1, width)] for n in at]
-            sums = horizontal_sums(vectors, self.em.isa)
-            # Results never reach an accumulator that is still to be read.
-            index = tirx.Ramp(tirx.const(first, "int32"), 1, takes) if takes > 1 else first
-            T.buffer_store(acc, sums, [index])
-
-    def _fold(self, count: int) -> None:
-        acc, width = self.acc, self.em.layout.width
-        for n in range(count):
-            half = width // 2
+            half = width // 2  # one vector
             while half:
                 with T.vectorized(0, half) as v:
-                    low, high = acc[n * width + v], acc[n * width + half + v]
-                    T.buffer_store(acc, low + high, [n * width + v])
+                    low, high = sums[at * width + v], sums[at * width + half + v]
+                    T.buffer_store(sums, low + high, [at * width + v])
                 half //= 2
-            T.buffer_store(acc, acc[n * width], [n])
+            T.buffer_store(acc, sums[at * width], [0])
+            return
+        takes = next(n for n in SUM_COUNTS if n >= count)
+        # Beyond the last one, the last again: nobody reads those sums.
+        places = [(at + min(n, count - 1)) * width for n in range(takes)]
+        vectors = [sums[tirx.Ramp(place, 1, width)] for place in places]
+        index = tirx.Ramp(i32(0), 1, takes) if takes > 1 else i32(0)
+        T.buffer_store(acc, horizontal_sums(vectors, self.em.isa), [index])

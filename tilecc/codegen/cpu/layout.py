@@ -140,9 +140,13 @@ def _converted_in_place(kernel: Op, op: Op, v: Value, layout: Layout, isa: Isa) 
         return True
     rows = math.prod(a.size for a in op.result.type.axes if not v.type.has(a.name))
     x = natural_axis(op)
-    if v.type.names[-1:] != (x,) or len(op.over) != 1 or rows > isa.mr:
+    if v.type.names[-1:] != (x,) or len(op.over) != 1:
         return False
     by_dot = isa.has_bf16_dot and all(f.type.dtype is BF16 for f in inputs(op))
+    # What is staged is converted once, however many rows there are.
+    staged = not by_dot and set(v.type.names) == {x, *op.over}
+    if rows > isa.mr and not staged:
+        return False
     return not by_dot or (_rows_in_memory(v) and v.type.axis(str(x)).size % 32 == 0)
 
 

@@ -15,7 +15,7 @@ from tilecc.codegen.cpu.emit import Emitter
 from tilecc.codegen.cpu.isa import Isa, isa_for
 from tilecc.codegen.cpu.layout import Layout, choose_layout, kept_loads, register_dtype
 from tilecc.codegen.cpu.nests import Planner
-from tilecc.codegen.cpu.registers import Temps, Tensor
+from tilecc.codegen.cpu.registers import Temps, Tensor, local
 from tilecc.codegen.cpu.scalars import ExprLowering, Prim
 from tilecc.codegen.cpu.space import LANES_OF_LAST_AXIS, configured
 from tilecc.codegen.cpu.storage import Storage
@@ -232,15 +232,15 @@ def _emitter(
         used |= {register_dtype(v.type.dtype) for v in [*op.operands, *op.results]}
     names = {register_name(t) for t in used} | {"int64", "int32"}
     width = layout.width
-    temps = {t: [_local(width, t) for _ in range(n)] for t, n in counts.items() if t in names}
+    temps = {t: [local(width, t) for _ in range(n)] for t, n in counts.items() if t in names}
     count = 2 * len(storage.packed_by_nest)
-    pairs = [_local(width, "float32") for _ in range(count)]
+    pairs = [local(width, "float32") for _ in range(count)]
     sums = {
         register_name(op.result.type.dtype) for op in kernel.body.walk() if op.name == "contract"
     }
     block = max(isa.mr * isa.nr, isa.registers * 3 // 4) * width
-    accumulators = {t: _local(block, t) for t in sorted(sums)}
-    cells = iter([_local(1, "int64") for _ in range(_scalar_count(kernel))])
+    accumulators = {t: local(block, t) for t in sorted(sums)}
+    cells = iter([local(1, "int64") for _ in range(_scalar_count(kernel))])
     return Emitter(
         isa,
         layout,
@@ -255,12 +255,6 @@ def _emitter(
         cells,
         Bounds(kernel),
     )
-
-
-def _local(size: int, dtype: str) -> Any:
-    """A buffer on the stack, where LLVM makes registers of it. By itself TVM takes one of a KiB and
-    more from a pool of its runtime, which is a call, and which saved kernels do without."""
-    return T.alloc_buffer((size,), dtype, annotations={"disable_lower_builtin": True})
 
 
 def _scalar_count(kernel: Op) -> int:

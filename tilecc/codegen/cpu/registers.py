@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, Var
+from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.casts import register_name
 from tilecc.codegen.cpu.scalars import Prim
@@ -24,6 +25,12 @@ READY = (TensorLoad, Var, tirx.FloatImm, tirx.IntImm)
 def i32(n: int) -> Prim:
     """A constant i32."""
     return tirx.const(n, "int32")
+
+
+def local(size: int, dtype: str) -> Any:
+    """A buffer on the stack, where LLVM makes registers of it. By itself TVM takes one of a KiB and
+    more from a pool of its runtime, which is a call, and which saved kernels do without."""
+    return T.alloc_buffer((size,), dtype, annotations={"disable_lower_builtin": True})
 
 
 def i64(x: Prim | int) -> Prim:

@@ -24,7 +24,7 @@ from tilecc.codegen.cpu.memory import LINE
 from tilecc.codegen.cpu.registers import i32
 from tilecc.codegen.cpu.scalars import Prim
 from tilecc.codegen.cpu.streamed import Streamed
-from tilecc.codegen.cpu.vectors import opaque
+from tilecc.codegen.cpu.vectors import fence, opaque
 from tilecc.ir.core import Op, Value
 from tilecc.ir.dtypes import DType
 
@@ -243,6 +243,7 @@ class Staged(Streamed):
         inside = tirx.min(row, (self.end if not isinstance(self.end, int) else i32(self.end)) - 1)
         pos: Position = {k: inside, x: first}
         em.memory.fetch_ahead(op, pos, k, columns, row - inside)
+        fence()
         at = 0
         while at < c.elements:
             width = min(em.layout.width, 1 << (c.elements - at).bit_length() - 1)

@@ -33,6 +33,9 @@ declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 define void @tilecc.prefetch(ptr %p, i64 %bytes) alwaysinline nounwind willreturn {
   %a = getelementptr i8, ptr %p, i64 %bytes
   call void @llvm.prefetch.p0(ptr %a, i32 0, i32 3, i32 1)
+  ret void
+}
+define void @tilecc.fence() alwaysinline nounwind willreturn {
   call void asm sideeffect "", "~{memory}"()
   ret void
 }
@@ -109,6 +112,11 @@ def prefetch(address: PrimExpr, offset: PrimExpr) -> None:
     The line goes to the first cache.
     """
     T.evaluate(tirx.call_extern("void", "tilecc.prefetch", address, offset))
+
+
+def fence() -> None:
+    """Emit a place across which LLVM moves no access to memory; costs no instruction."""
+    T.evaluate(tirx.call_extern("void", "tilecc.fence"))
 
 
 def opaque(x: int) -> PrimExpr:
