@@ -12,7 +12,9 @@ from kernels import Built, arrays, compare, place, x86_64
 from test_codegen import PLACES, biased, cross, gqa, paged
 from test_codegen_tiles import CASES, program
 
+from tilecc.codegen.cpu.isa import isa_for
 from tilecc.ir.parser import parse_ir
+from tilecc.machines import GENERIC_CPUS
 from tilecc.runtime.build import runs_here
 from tilecc.target import resolve
 
@@ -126,3 +128,9 @@ def test_numbers_that_are_not_ordinary(machine, dtype):
         tolerance = 1e-5 if dtype == "float32" else 3e-2
         compare(out[0, 0], want, tolerance, f"{value} in {where}")
         compare(lse[0, 0], np.log(p.sum(1)) + s.max(1), tolerance)
+
+
+def test_the_cost_model_knows_the_register_tile_that_code_generation_uses():
+    for machine in GENERIC_CPUS:
+        isa = isa_for(machine)
+        assert machine.register_tile == (isa.mr, isa.nr), machine.name

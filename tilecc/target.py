@@ -151,6 +151,17 @@ class Target:
         """Elements of a dtype in a SIMD register of a CPU."""
         return max(1, self.vector_bits // dtype(name).bits)
 
+    @property
+    def register_tile(self) -> tuple[int, int]:
+        """Rows and vectors of the sums that a CPU keeps in registers.
+
+        As many as leave room for the vectors of a row and one number in all lanes, and at least the
+        8 to 10 that two units need at work on each other's latency; nearly square, for fewer loads.
+        """
+        if self.registers >= 32:
+            return 4, 4
+        return (6, 2) if "fma" in self.features else (4, 2)
+
     def has(self, feature: str) -> bool:
         """Whether the machine has an instruction family: ask before emitting one."""
         return feature in self.features

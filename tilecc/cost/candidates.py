@@ -32,7 +32,10 @@ def ladder(target: Target) -> Ladder:
         return Ladder((16, 32, 64, 128, 256), (16, 32, 64, 96, 128, 256))
     lanes = max(4, target.lanes("f32"))
     row = tuple(n for n in (16, 32, 64, 128) if n % lanes == 0)
-    return Ladder(row or (lanes,), (32, 64, 128, 256))
+    streamed: tuple[int, ...] = (32, 64, 128, 256)
+    if 64 % target.register_tile[0]:  # what a register tile leaves over is done at half its speed
+        streamed = (48, 96, 192)
+    return Ladder(row or (lanes,), streamed)
 
 
 def kernels_of(func: Func) -> list[Op]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilecc.cost.counted import Counted, count_kernel, idle_factor, load_ratio, unique_bytes
-from tilecc.cost.cpu_time import REGISTER_TILE, CpuTime
+from tilecc.cost.cpu_time import CpuTime
 from tilecc.cost.footprint import Footprint
 from tilecc.cost.gpu_time import gpu_terms
 from tilecc.cost.nest import kernels
@@ -48,13 +48,13 @@ class Predictor:
         self,
         tile: Mapping[str, int],
         held: Sequence[Footprint],
-        block: tuple[int, int] = REGISTER_TILE,
+        block: tuple[int, int] | None = None,
         last_axis: bool = False,
     ) -> Prediction:
         """What to expect with these tile sizes; `held` is the footprint of each kernel.
 
-        `block`: rows and vectors of a CPU's register tile; `last_axis`: its lanes lie along the
-        last axis of each value in any case.
+        `block`: rows and vectors of a CPU's register tile, if not its usual one; `last_axis`: its
+        lanes lie along the last axis of each value in any case.
         """
         moved, seconds = 0, 0.0
         terms: dict[str, float] = {}
@@ -77,7 +77,7 @@ class Predictor:
         f: Footprint,
         tile: Mapping[str, int],
         moved: int,
-        block: tuple[int, int],
+        block: tuple[int, int] | None,
         last_axis: bool,
     ) -> dict[str, float]:
         if self.cpu is not None:
