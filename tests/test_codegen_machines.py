@@ -134,3 +134,11 @@ def test_the_cost_model_knows_the_register_tile_that_code_generation_uses():
     for machine in GENERIC_CPUS:
         isa = isa_for(machine)
         assert machine.register_tile == (isa.mr, isa.nr), machine.name
+
+
+def test_a_tile_takes_the_place_of_one_that_is_read_no_more():
+    """Scores and weights of both loops lie in one place, queries and results in others."""
+    built = Built(cross, {"i": 24, "j": 20}, {"D": 20, "E": 12}, "float32", MACHINES[1])
+    (kernel,) = built.program.kernels
+    tiles = [b.size for b in kernel.scratch if b.size >= 12 * 24]
+    assert len(tiles) == 3, kernel.scratch  # of the queries, the weights, the result

@@ -11,6 +11,8 @@ from tilecc.codegen.program import ScratchBuffer
 from tilecc.ir.core import Block, Op, Range, TensorType, Value
 from tilecc.ir.dtypes import BF16, BOOL, DTYPES, F32, F64, I32, I64, DType
 
+LINE = 64  # bytes of a cache line
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -21,6 +23,7 @@ class Layout:
 
     lane_axis: str | None
     width: int  # elements in a vector
+    block: int = 0  # elements in a row of a register tile
 
     def order(self, t: TensorType) -> tuple[str, ...]:
         """Axes of a value as scratch memory holds them, outermost first."""
@@ -61,9 +64,10 @@ def choose_layout(kernel: Op, isa: Isa) -> Layout:
     """Lanes along the query rows where contractions need it, else along each value's last axis."""
     wide = any(v.type.dtype is F64 for op in kernel.body.walk() for v in op.results)
     width = isa.lanes32 // 2 if wide else isa.lanes32
+    block = isa.nr * width
     ops = contractions(kernel)
     if not ops or all(natural_axis(op) for op in ops):
-        return Layout(None, width)
+        return Layout(None, width, block)
     reduced = {a for op in kernel.body.walk() if "over" in op.attrs for a in op.attrs["over"]}
     best: tuple[int, str] | None = None
     for a in ops[0].result.type.axes:
@@ -74,7 +78,7 @@ def choose_layout(kernel: Op, isa: Isa) -> Layout:
         size = a.static or 0
         if everywhere and a.name not in reduced and size >= width:
             best = max(best, (size, a.name)) if best else (size, a.name)
-    return Layout(best[1] if best else None, width)
+    return Layout(best[1] if best else None, width, block)
 
 
 def natural_axis(op: Op) -> str | None:
@@ -176,13 +180,20 @@ def round_up(n: int, to: int) -> int:
 
 
 def make_slot(name: str, t: TensorType, layout: Layout) -> Slot:
-    """Scratch for a value of type `t`, lanes innermost, the innermost axis padded to a vector."""
+    """Scratch for a value of type `t`, lanes innermost, the innermost axis padded to a vector.
+
+    Where a register tile takes a part of each row, rows are an odd number of cache lines apart:
+    with a power of two, those parts would fall into a few sets of the cache.
+    """
     strides: list[tuple[str, int]] = []
     step = 1
+    line = LINE // register_dtype(t.dtype).bytes
     for n, a in enumerate(reversed(layout.order(t))):
         strides.append((a, step))
         size = t.axis(a).size
         step *= round_up(size, layout.width) if n == 0 else size
+        if n == 0 and len(t.axes) > 1 and 0 < layout.block < size and step % (2 * line) == 0:
+            step += line
     buffer = ScratchBuffer(name, max(step, 1), register_dtype(t.dtype))
     return Slot(buffer, tuple(reversed(strides)))
 

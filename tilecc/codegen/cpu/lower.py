@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -47,7 +48,7 @@ def lower(func: Func, target: Target, options: Options) -> Program:
                 raise CompileError(Diagnostic("a kernel without a grid: run tile first", op.loc))
             layout = choose_layout(op, isa)
             if own_lanes:
-                layout = Layout(None, layout.width)
+                layout = replace(layout, lane_axis=None)
             name = f"{func.name}_{len(kernels)}"
             kernels.append(_lower_kernel(name, op, isa, layout, func.params))
     return Program(tuple(kernels))

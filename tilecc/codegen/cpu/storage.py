@@ -2,11 +2,13 @@
 
 A carried value, what it starts from, what a body makes of it and the loop's result are one place
 where that is safe: nothing reads the old value after the new one is written, except element by
-element in the nest that writes it.
+element in the nest that writes it. In the same way a tile takes the place of one that is read no
+more, so that less of the first cache is taken: weights that of scores, one loop's that of another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilecc.codegen.cpu.dot import pair_slot, uses_dot
@@ -21,10 +23,10 @@ from tilecc.codegen.cpu.nests import (
     Nest,
     Planner,
     Scalar,
-    iteration_axes,
 )
 from tilecc.codegen.cpu.staged import Stage, buffer_name, stage_of
 from tilecc.codegen.cpu.streamed import is_streamed
+from tilecc.codegen.cpu.uses import Uses
 from tilecc.codegen.program import ScratchBuffer
 from tilecc.ir.core import Op, Value
 
@@ -136,14 +138,37 @@ class Storage:
         self.made.append(slot)
         return slot
 
-    def _block(self, plan: BlockPlan, wanted: dict[Value, tuple[Slot, Value]]) -> None:
-        """`wanted`: where this block's values should go, and the old value that lives there."""
-        use = _Uses(plan, self.planner.inline)
+    def _reuse(self, use: Uses, v: Value, at: int) -> Slot:
+        """A slot for a tile that item `at` writes: where one lies that is read no more, or new."""
+        slot = make_slot("", v.type, self.layout)
+        if len(v.type.axes) > 1:
+            for buffer in use.buffers:
+                if (buffer.size, buffer.dtype) != (slot.buffer.size, slot.buffer.dtype):
+                    continue
+                there = [(u, s) for u, s in self.slots.items() if s.buffer is buffer]
+                if all(use.gone(u, s, v, slot, at) for u, s in there):
+                    return Slot(buffer, slot.strides)
+        slot = self.new(v)
+        use.buffers.append(slot.buffer)
+        return slot
+
+    def _block(
+        self,
+        plan: BlockPlan,
+        wanted: dict[Value, tuple[Slot, Value]],
+        free: Sequence[ScratchBuffer] = (),
+    ) -> list[ScratchBuffer]:
+        """Place a block's values; the buffers that they took, and that are free after it.
+
+        `wanted`: where its values should go, and the old value that lives there. `free`: buffers
+        that nothing needs while the block runs.
+        """
+        use = Uses(plan, self.planner.inline, list(free))
         for at, item in enumerate(plan.items):
             match item:
                 case Copy(op):
                     if not self.only_pairs(op.result, use.everywhere(op.result)):
-                        self.slots[op.result] = self.new(op.result)
+                        self.slots[op.result] = self._reuse(use, op.result, at)
                 case Nest():
                     for op in item.ops:
                         for v in op.results:
@@ -151,33 +176,31 @@ class Storage:
                                 op.name == "contract" and self._ends_in_memory(op)
                             )
                             if through_memory or use.outside(v, at, self):
-                                self.slots[v] = self._place(plan, use, v, at, wanted)
+                                place = self._place(use, v, at, wanted)
+                                self.slots[v] = place or self._reuse(use, v, at)
                 case Loop(op, body):
-                    self._loop(use, op, body)
-                case Branch(op):
-                    self._branch(plan, use, item, at, wanted)
+                    self._loop(use, op, body, at)
+                case Branch():
+                    self._branch(use, item, at, wanted)
                 case Scalar():
                     pass
+        return use.buffers
 
     def _ends_in_memory(self, op: Op) -> bool:
         streamed = is_streamed(op, self.layout, self.planner.kept)
         return streamed or is_horizontal(op, self.layout)
 
     def _place(
-        self,
-        plan: BlockPlan,
-        use: _Uses,
-        v: Value,
-        at: int,
-        wanted: dict[Value, tuple[Slot, Value]],
-    ) -> Slot:
+        self, use: Uses, v: Value, at: int, wanted: dict[Value, tuple[Slot, Value]]
+    ) -> Slot | None:
+        """The slot that is wanted for `v`, if what lives there is read no more."""
         if v in wanted:
             slot, old = wanted[v]
             if use.last_read(old, v, at):
                 return slot
-        return self.new(v)
+        return None
 
-    def _loop(self, use: _Uses, op: Op, body: BlockPlan) -> None:
+    def _loop(self, use: Uses, op: Op, body: BlockPlan, at: int) -> None:
         n = op.attrs["n_carry"]
         wanted: dict[Value, tuple[Slot, Value]] = {}
         copies: list[tuple[Value, Slot]] = []
@@ -194,18 +217,27 @@ class Storage:
                 wanted[yields[k]] = (slot, arg)
             exits.append((yields[k], slot))
         self.entry_copies[op] = copies
-        self._block(body, wanted)
+        free = self._free(use, at)
+        use.add(self._block(body, wanted, free))
         self._exits(body, exits)
+
+    def _free(self, use: Uses, at: int) -> list[ScratchBuffer]:
+        """The buffers of a block that nothing needs while item `at` runs, or after it."""
+        found = []
+        for buffer in use.buffers:
+            there = [u for u, s in self.slots.items() if s.buffer is buffer]
+            if all(use.read_before(u, at) for u in there):
+                found.append(buffer)
+        return found
 
     def _branch(
         self,
-        plan: BlockPlan,
-        use: _Uses,
+        use: Uses,
         item: Branch,
         at: int,
         wanted: dict[Value, tuple[Slot, Value]],
     ) -> None:
-        slots = [self._place(plan, use, v, at, wanted) for v in item.op.results]
+        slots = [self._place(use, v, at, wanted) or self.new(v) for v in item.op.results]
         olds = {id(wanted[v][0]): wanted[v][1] for v in item.op.results if v in wanted}
         for v, slot in zip(item.op.results, slots, strict=True):
             self.slots[v] = slot
@@ -217,7 +249,7 @@ class Storage:
                 if v not in inner and v not in self.slots:
                     inner[v] = (slot, old if old is not None else v)
                 exits.append((v, slot))
-            self._block(block, inner)
+            use.add(self._block(block, inner, self._free(use, at)))
             self._exits(block, exits)
 
     def _exits(self, plan: BlockPlan, exits: list[tuple[Value, Slot]]) -> None:
@@ -235,82 +267,3 @@ class Storage:
             else:
                 second.append((v, slot))
         self.exit_copies[plan] = first + second
-
-
-class _Uses:
-    """Who reads a value in a block, by item; maps evaluated in place count where they are used."""
-
-    def __init__(self, plan: BlockPlan, inline: set[Value]) -> None:
-        self.inline = inline
-        self.item: dict[Op, int] = {}
-        for at, item in enumerate(plan.items):
-            for op in item.ops if isinstance(item, Nest) else [item.op]:
-                self.item[op] = at
-        self.end = len(plan.items)
-        self.block_walk = list(plan.block.walk())
-        self.readers: dict[Value, list[Op]] = {}
-        for op in plan.block.ops:
-            for v in dict.fromkeys(_all_reads(op)):
-                self.readers.setdefault(v, []).append(op)
-
-    def count(self, v: Value) -> int:
-        return len(self.readers.get(v, []))
-
-    def places(self, v: Value) -> list[tuple[int, Op]]:
-        """(item, operation) of each reader; the terminator counts as the end."""
-        out: list[tuple[int, Op]] = []
-        for op in self.readers.get(v, []):
-            if op.results and op.results[0] in self.inline:
-                out += self.places(op.results[0])
-            else:
-                # A load that is not kept is read in place, by whoever reads it.
-                if op.name == "load" and op not in self.item:
-                    out += self.places(op.result)
-                else:
-                    out.append((self.item.get(op, self.end), op))
-        return out
-
-    def everywhere(self, v: Value) -> list[Op]:
-        """The operations that read `v`, those of nested blocks themselves."""
-        return [op for op in self.block_walk if v in op.operands]
-
-    def outside(self, v: Value, at: int, storage: Storage) -> bool:
-        """Whether anything but nest `at`, element by element, reads `v` from scratch."""
-        for item, op in self.places(v):
-            if storage.only_pairs(v, [op]):
-                continue
-            if item != at:
-                return True
-            if op.name == "contract" and v in op.operands and not _is_accumulator(op, v):
-                return True
-        return False
-
-    def last_read(self, old: Value, new: Value, at: int) -> bool:
-        """Whether `new`, written in item `at`, may take the place of `old`."""
-        assert new.owner is not None
-        for item, op in self.places(old):
-            if op is new.owner and item == at and op.name not in ("if", "for"):
-                continue
-            if op.name == "if" and op is new.owner:
-                continue
-            if item > at:
-                return False
-            if item == at and (
-                op.name == "if"
-                or op.name == "for"
-                or iteration_axes(op) != iteration_axes(new.owner)
-            ):
-                return False
-        return True
-
-
-def _is_accumulator(op: Op, v: Value) -> bool:
-    return bool(op.attrs.get("acc")) and op.operands[-1] is v and v not in op.operands[:-1]
-
-
-def _all_reads(op: Op) -> list[Value]:
-    out = list(op.operands)
-    for region in op.regions:
-        for inner in region.ops:
-            out += _all_reads(inner)
-    return out
