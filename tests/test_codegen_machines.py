@@ -136,6 +136,13 @@ def test_the_cost_model_knows_the_register_tile_that_code_generation_uses():
         assert machine.register_tile == (isa.mr, isa.nr), machine.name
 
 
+def test_the_next_tile_is_asked_for_where_that_was_measured_to_pay():
+    spec, tile, static = SPECS["cross"]
+    text = {m.name: Built(spec, tile, static, "float32", m).asm() for m in MACHINES[:2]}
+    assert "prefetcht1" in text["x86-64-v3"]
+    assert "prefetch" not in text["x86-64-v4"]
+
+
 def test_a_tile_takes_the_place_of_one_that_is_read_no_more():
     """Scores and weights of both loops lie in one place, queries and results in others."""
     built = Built(cross, {"i": 24, "j": 20}, {"D": 20, "E": 12}, "float32", MACHINES[1])

@@ -18,6 +18,7 @@ from tvm.tirx.script.builder import ir as T
 from tilecc.codegen.cpu.casts import cast, register_name
 from tilecc.codegen.cpu.explicit import qualifies
 from tilecc.codegen.cpu.layout import inputs, register_dtype
+from tilecc.codegen.cpu.prefetch import Prefetch
 from tilecc.codegen.cpu.scalars import Prim, const
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import I64
@@ -106,9 +107,13 @@ class Broadcast(Contraction):
         outer = [a for a in self.order[:-1] if a != self.y]
         count, width = em.split(self.x, em.sizes.get(self.x or "", 1))
         rows = em.sizes[self.y] if self.y else 1
+        high, wide = em.isa.mr, em.isa.nr
+        across = -(-count // wide)
+        ahead = Prefetch(em, self.op, -(-rows // high) * across)
         with em.nest_loops(outer, em.sizes) as pos:
-            for y0, mr in blocks(rows, em.isa.mr):
-                for x0, nr in blocks(count, em.isa.nr):
+            for y0, mr in blocks(rows, high):
+                for x0, nr in blocks(count, wide):
+                    ahead.emit(tirx.floordiv(y0, high) * across + tirx.floordiv(x0, wide))
                     self.block(dict(pos), y0, mr, x0, nr, width)
 
     def at(

@@ -62,6 +62,7 @@ class Emitter:
             cells,
         )
         self.local: dict[Value, Prim] = {}  # values of the element being computed
+        self.loops: list[Value] = []  # counters of the loops around, outermost first
         self.sizes: dict[str, int] = {}
         self.lane: Prim | None = None  # the lane that is being computed, or all of them
         self.explicit = 0  # lanes of an explicit vector, 0 in a vectorised loop
@@ -112,7 +113,9 @@ class Emitter:
         hi = self.uniform(op.attrs["hi"], op.operands, I64)
         with T.serial(lo, tirx.max(lo, hi)) as var:
             self.scalars[op.body.args[0]] = var
+            self.loops.append(op.body.args[0])
             self.block(body)
+            self.loops.pop()
 
     def branch(self, item: Branch) -> None:
         """An `if`."""

@@ -37,6 +37,9 @@ class Isa:
     """Bytes by which memory is asked for before it is read: what is under way at any time."""
     has_f16c: bool = False
     """Conversions between f16 and f32; without them each one is a call to the C library."""
+    prefetch: bool = False
+    """Ask for the next tile of a stream while one is at work. Measured on Zen 3, where tiles that
+    come from the third cache take 5 to 15 % of the time without; elsewhere not measured."""
 
     @property
     def vector_bytes(self) -> int:
@@ -80,7 +83,16 @@ ISAS: tuple[Isa, ...] = (
         has_scalef=True,
         has_f16c=True,
     ),
-    Isa("avx2", lanes32=8, registers=16, mr=6, nr=2, requires=X86_V3, has_f16c=True),
+    Isa(
+        "avx2",
+        lanes32=8,
+        registers=16,
+        mr=6,
+        nr=2,
+        requires=X86_V3,
+        has_f16c=True,
+        prefetch=True,
+    ),
     Isa(
         "neon",
         lanes32=4,
