@@ -58,6 +58,12 @@ AFFINE = {
     "abs(index(i) % 6 - index(j) % 6) <= 1": lambda a: abs(a["i"] % 6 - a["j"] % 6) <= 1,
     "index(j) * 2 <= index(i) + 5": lambda a: a["j"] * 2 <= a["i"] + 5,
     "index(j) < %len": lambda a: a["j"] < a["len"],
+    "(index(i) - index(j)) % (index(h) + 2) == 0": (
+        lambda a: (a["i"] - a["j"]) % (a["h"] + 2) == 0
+    ),
+    "(index(j) - %len) // 4 <= (index(i) - %len) // 4": (
+        lambda a: (a["j"] - a["len"]) // 4 <= (a["i"] - a["len"]) // 4
+    ),
     "(index(i) // 4 == index(j) // 4) == true": lambda a: a["i"] // 4 == a["j"] // 4,
     "(index(j) <= index(i)) != (index(j) % 7 < 2)": (
         lambda a: (a["j"] <= a["i"]) != (a["j"] % 7 < 2)
@@ -137,7 +143,7 @@ def pairs(p, given, m, n):
     at = {**given, "M": m, "N": n, "i": np.arange(m)[:, None], "j": np.arange(n)[None]}
     at |= {name: given[name][:, None] for name in ROWS}
     at |= {name: given[name][None] for name in COLUMNS}
-    at["len"] = given["len"][:, None, None]
+    at |= {"len": given["len"][:, None, None], "h": np.arange(2)[:, None, None]}
     return np.broadcast_to(truth(p, at), (2, m, n))
 
 

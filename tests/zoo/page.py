@@ -37,6 +37,7 @@ import tilecc as tc
 ```
 """
 TILE, SMALL, ROWS = 64, 16, 256
+HEADS = 4  # where they are mixed, and so a tile has all of them
 # Sections, and the rows of each.
 ROWS_OF = {
     "Masks": (
@@ -60,7 +61,7 @@ NAMES = [name for names in ROWS_OF.values() for name in names]
 
 def compiled(name: str, tile: int = TILE) -> tc.Kernel:
     """For a machine of the table, so that the page is the same everywhere; no code is made."""
-    static = dict.fromkeys(static_of(name), 64)
+    static = {n: HEADS if n in ("G", "H") else 64 for n in static_of(name)}
     return tc.compile(spec_of(name), target="x86-64-v4", static=static, tile=tile, split=None)
 
 
@@ -109,7 +110,7 @@ def picture(name: str) -> str:
     """The map of tiles (of the first sequence), where some are left out; else nothing."""
     kernel, n = compiled(name, SMALL), sizes(name, ROWS, ROWS)
     inputs = arguments(name, n)
-    data = {k for k, x in inputs.items() if isinstance(x, np.ndarray) and x.dtype.kind not in "ib"}
+    data = {k for k, x in inputs.items() if isinstance(x, np.ndarray) and k not in kernel.deciding}
     extents = set(extent_names(spec_of(name).trace())) - set(static_of(name))
     known = {k: x for k, x in inputs.items() if k not in data} | {e: n[e] for e in extents}
     try:
@@ -127,22 +128,35 @@ def why_more(pass_name: str, message: str) -> bool:
     return pass_name == "online-softmax" or (pass_name == "fuse" and "is not fused" in message)
 
 
+def quick(name: str, kernel: tc.Kernel) -> tuple[str, str, list[str]]:
+    """Of a row what takes no time: what it is, its kernels, and why there are more."""
+    title, formula, code = source(name)
+    what = "\n".join((f"### {name}", "", f"{title} *{formula}*", "", "```python", code, "```"))
+    said = [r.message for r in kernel.remarks if why_more(r.pass_name, r.message)]
+    return what, passes(kernel), [f"- {message}" for message in dict.fromkeys(said)]
+
+
 def row(name: str) -> str:
     """One row of the page."""
-    title, formula, code = source(name)
     kernel = compiled(name)
+    what, kernels, remarks = quick(name, kernel)
     cost = kernel.cost()
     fused = cost.fused.formula
-    parts = [f"### {name}", "", f"{title} *{formula}*", "", "```python", code, "```", ""]
-    parts += [passes(kernel), ""]
+    parts = [what, "", kernels, ""]
     if fused and "Sum" not in fused:
         parts += [f"- fused: `{pretty(fused)}`"]
-    parts += [f"- unfused: `{pretty(cost.unfused.formula)}`"]
-    said = [r.message for r in kernel.remarks if why_more(r.pass_name, r.message)]
-    parts += [f"- {message}" for message in dict.fromkeys(said)]
+    parts += [f"- unfused: `{pretty(cost.unfused.formula)}`", *remarks]
     if drawn := picture(name):
         parts += ["", "```", drawn, "```"]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def current(text: str, name: str) -> str:
+    """The row that the page has."""
+    start = text.index(f"### {name}\n")
+    end = re.search(r"\n(?=###? )|\Z", text[start:])
+    assert end is not None
+    return text[start : start + end.start()]
 
 
 def head() -> str:
@@ -159,10 +173,7 @@ def page() -> Iterator[str]:
 
 def replaced(text: str, name: str) -> str:
     """The page with one row written anew."""
-    start = text.index(f"### {name}\n")
-    end = re.search(r"\n(?=###? )|\Z", text[start:])
-    assert end is not None
-    text = text[:start] + row(name) + text[start + end.start() :]
+    text = text.replace(current(text, name), row(name))
     return head() + text[text.index("\n## ") :]
 
 

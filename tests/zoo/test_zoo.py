@@ -15,7 +15,7 @@ from tilecc.ir.interp import interpret
 
 # |error| <= C * eps * max(1, largest |logit|), times the largest |value|.
 C = 24
-SIZES = {"float32": 2.0**-24, "bfloat16": 2.0**-8}
+SIZES = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 # What a row is divided by is a sum of both signs, which cancels.
 LOOSE = {"retention": 4}
 
@@ -72,18 +72,20 @@ def test_one_kernel_for_every_length(name):
     assert kernel_of(name, "float32").compilations == 1
 
 
-# What 16-bit rounding of each of P, q, k and v may add up to.
-NARROW = ("causal", "gqa", "mla", "paged", "kv_int8", "sink", "rope_half", "packed")
+QUICK = {("bfloat16", "causal"), ("bfloat16", "gqa"), ("bfloat16", "mla")}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [n if n in NARROW[:3] else pytest.param(n, marks=pytest.mark.slow) for n in NARROW],
+    ("dtype", "name"),
+    [
+        x if x in QUICK else pytest.param(*x, marks=pytest.mark.slow)
+        for x in ((dtype, name) for dtype in ("bfloat16", "float16") for name in NAMES)
+    ],
 )
-def test_bfloat16(name):
+def test_16_bits(dtype, name):
     for rows, columns in LENGTHS[:3]:
-        check(name, "bfloat16", rows, columns)
-    assert kernel_of(name, "bfloat16").compilations == 1
+        check(name, dtype, rows, columns)
+    assert kernel_of(name, dtype).compilations == 1
 
 
 def test_the_latent_of_deepseek():
