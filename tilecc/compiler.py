@@ -298,7 +298,7 @@ class Compiler:
         else:
             tile = _tile_pass(self.tile)
         run = _joined(run, PassManager(tile).run(run.func))
-        if choice is None and self.level != "tile":
+        if self.level != "tile" and (choice is None or self.target.kind == "cpu"):
             from tilecc.cost import refuse_what_cannot_run
 
             refuse_what_cannot_run(run.func, self.target)

@@ -87,7 +87,7 @@ def choose_tile(
 
 
 def refuse_what_cannot_run(tiled: Func, target: Target) -> None:
-    """Tile sizes that were given and not chosen: slow ones run, too large ones do not.
+    """Tiles that nothing smaller was found for, or that were given: slow ones run, others do not.
 
     Args:
         tiled: the program with its tiles.
@@ -102,7 +102,7 @@ def refuse_what_cannot_run(tiled: Func, target: Target) -> None:
             tile = {a: n for k in kernels for a, n in k.attrs.get("tile", ())}
             sizes = ", ".join(f"{a}={n}" for a, n in tile.items())
             message = f"tile {sizes} does not fit {target.model}: {need}"
-            hint = "give smaller tiles, or none: the cost model then chooses those that fit"
+            hint = "smaller tiles need less, or smaller inner extents (such as head dimensions)"
             raise CompileError(Diagnostic(message, kernels[0].loc or tiled.loc, hint))
 
 
