@@ -5,6 +5,8 @@ import pytest
 from kernels import Built, arrays
 from test_codegen_tiles import ROW, S, X, Y, out, program
 
+import tilecc as tc
+
 CASES = {
     "bool carried": (
         X + "%z = map index(i) > 3 : reg bool[i:16]\n"
@@ -106,3 +108,21 @@ def test_types(case):
         ins = arrays(built.source, {"N": n, "M": 24, "D": 5}, n, n=np.asarray(3))
         ins[2] = np.random.default_rng(n).integers(0, 7, 24).astype("i4")
         built.check(ins, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8"])
+@pytest.mark.parametrize("rows", [16, 40])
+def test_narrow_results_that_lie_across_the_lanes(dtype, rows):
+    """Whole tiles of them are turned, by their bytes; what is left over is stored by elements."""
+
+    @tc.spec
+    def spec(
+        a: tc.Tensor["i:M d", "float32"], b: tc.Tensor["j:N d", "float32"]
+    ) -> tc.Tensor["i j", dtype]:
+        return tc.cast(tc.dot(a, b, over="d"), dtype)
+
+    rng = np.random.default_rng(rows)
+    a, b = (rng.integers(-2, 3, (n, 8)).astype(np.float32) for n in (rows, 32))
+    kernel = tc.compile(spec, "cpu", static={"D": 8, "N": 32}, tile={"i": 16})
+    got = kernel(a, b)
+    np.testing.assert_array_equal(got.view(np.int8), (a @ b.T).astype(got.dtype).view(np.int8))

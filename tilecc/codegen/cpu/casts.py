@@ -98,6 +98,21 @@ def to_memory(x: PrimExpr, t: DType) -> PrimExpr:
     return x
 
 
+def storage_name(t: DType) -> str:
+    """The type of a buffer of our own whose bytes are those of elements of type `t`.
+
+    TVM makes buffers of bf16 and fp8 wider to compute on them, wherever it can see all their uses:
+    behind an address it cannot.
+    """
+    return f"uint{8 * t.bytes}" if t.name in {"bf16", *_FP8} else t.numpy.name
+
+
+def stored(x: PrimExpr, t: DType) -> PrimExpr:
+    """An element of type `t`, as `to_memory` gives it, as one of a buffer of `storage_name`."""
+    name = storage_name(t)
+    return x if name == t.numpy.name else T.reinterpret(retype(x, name), x)
+
+
 def cast(x: PrimExpr, source: DType, to: DType) -> PrimExpr:
     """`x` of type `source` rounded to `to`, from register type to register type.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
+from tilecc.codegen.cpu.casts import storage_name
 from tilecc.codegen.cpu.registers import Position, i32
 from tilecc.codegen.cpu.scalars import Prim
 from tilecc.codegen.cpu.turn import is_turned, turn
@@ -122,7 +123,7 @@ def store_turned(
     one, width = found[0], em.layout.width
     t = stores[0].operands[1].type.dtype
     own = T.alloc_buffer(
-        (width * width,), t.numpy.name, annotations={"disable_lower_builtin": True}
+        (width * width,), storage_name(t), annotations={"disable_lower_builtin": True}
     )
     outer = [a.name for a in shape.type.axes if a.name not in (one.lane, one.row)]
 

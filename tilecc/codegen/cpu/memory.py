@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
-from tilecc.codegen.cpu.casts import cast, from_memory, to_memory
+from tilecc.codegen.cpu.casts import cast, from_memory, stored, to_memory
 from tilecc.codegen.cpu.registers import Position, i64
 from tilecc.codegen.cpu.scalars import Prim, const
 from tilecc.codegen.cpu.vectors import prefetch
@@ -128,6 +128,7 @@ class Memory:
         x = to_memory(x, op.operands[1].type.dtype)
         if op in self.blocks:
             block, first = self.blocks[op]
+            x = stored(x, op.operands[1].type.dtype)
             T.buffer_store(block, x, [self.em.at_lane(first)])
             return
         inside: Prim | None = None
