@@ -200,6 +200,10 @@ def test_each_condition(name):
         np.testing.assert_array_equal(got, want)
 
 
+def test_a_summary_of_which_only_one_end_decides():
+    check(("&", "%glob_j", "%seen"), 2, 2, 4, 4, 0)
+
+
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     predicates,

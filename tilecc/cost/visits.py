@@ -170,10 +170,11 @@ def deciding(func: Func) -> list[Value]:
 
 
 def _is_leading(kernel: Kernel, others: Sequence[Kernel]) -> bool:
-    """Whether what a kernel writes are numbers that another one's loops and conditions read."""
+    """Whether a kernel writes numbers that another one's loops and conditions read: perhaps not
+    all, such as the least id of a tile where only the greatest decides."""
     read = {v for k in others if k is not kernel for v in _read(k)}
     written = {a.tensor for a in kernel.accesses if a.write}
-    return bool(written) and written <= read
+    return bool(written & read)
 
 
 def _read(kernel: Kernel) -> set[Value]:
