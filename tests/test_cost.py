@@ -610,3 +610,17 @@ def test_sums_without_a_closed_form_have_names():
     named = [n for n in report.sums if any(n in c for c in cells)]
     assert named == ["visited"] and "i_tile" in report.sums["visited"]
     assert "Sum" in report.fused.formula
+
+
+def test_registers_that_spill_are_better_than_no_kernel():
+    """Head dimensions whose rows no thread has registers for: the tile that needs least."""
+
+    @tc.spec
+    def wide(q: tc.Tensor["i:M d"], k: tc.Tensor["j:N d"]):
+        return tc.dot(tc.softmax(tc.dot(q, k, over="d"), over="j"), k, over="j")
+
+    kernel = tc.compile(wide, "sm_80", "float16", static={"D": 576})
+    chosen = [c for c in kernel.tile.candidates if c.reason.startswith("chosen")]
+    assert not any(c.fits for c in kernel.tile.candidates), "the case is to be one with no room"
+    assert len(chosen) == 1 and "registers" in chosen[0].reason and chosen[0].runs
+    assert chosen[0].needs == min(c.needs for c in kernel.tile.candidates if c.runs)

@@ -256,6 +256,8 @@ class Compiler:
             self.func = keep_inside(func)
         self.split, self.workers = split, threads or int(target.cores.value)
         self.options: dict[str, int] = {}
+        self.to_run = True
+        """Else only costs are asked for, which tiles have too that could not run."""
         self.remembered: Callable[[Compilation], Answers | None] | None = None
         """What a tuner's database knows about a program, if there is one to be asked."""
 
@@ -298,7 +300,8 @@ class Compiler:
         else:
             tile = _tile_pass(self.tile)
         run = _joined(run, PassManager(tile).run(run.func))
-        if self.level != "tile" and (choice is None or self.target.kind == "cpu"):
+        unchecked = choice is None or self.target.kind == "cpu"
+        if self.to_run and self.level != "tile" and unchecked:
             from tilecc.cost import refuse_what_cannot_run
 
             refuse_what_cannot_run(run.func, self.target)

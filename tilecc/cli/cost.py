@@ -50,6 +50,7 @@ def command(
 
     with options.progress(f"compiling {file}"):
         program = load_program(file, target, dtype, shape, tile, split)
+        program.compiler.to_run = False
         kernel = program.kernel(build=False)
         counts = {n: v for n, v in scalars.items() if n in kernel.counts}
         numbers = program.scalars({n: v for n, v in scalars.items() if n not in counts})

@@ -9,7 +9,7 @@ from typing import Any
 from tilecc.cost.candidates import kernels_of, tiles
 from tilecc.cost.footprint import footprint
 from tilecc.cost.gpu_time import idle_parts
-from tilecc.cost.limits import Need, hard_limits, needs
+from tilecc.cost.limits import Need, hard_limits, is_hard, needs
 from tilecc.cost.predict import Prediction, Predictor
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func
@@ -39,6 +39,8 @@ class Candidate:
     reason: str
     seconds: float | None
     bytes: int
+    runs: bool = True
+    """Whether there can be code for it: registers that spill and caches that overflow are slow."""
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""
@@ -70,17 +72,19 @@ def choose_tile(
         dtype: the type that contractions compute with, if not that of the inputs.
 
     Raises:
-        CompileError: no candidate fits (a CPU's caches apart); the message says what each needs.
+        CompileError: no candidate can run; the message says what each needs. Where none fits, and
+            some would only spill registers or overflow a cache, it is the one that needs least.
     """
     found = candidates(func, target, extents, dtype=dtype)
     unit = target.unit
     if not found:
         return Choice({}, (), unit)
     fitting = [c for c in found if c.fits]
+    running = [c for c in found if c.runs]
     if fitting:
         best = _best(fitting, target)
-    elif target.kind == "cpu":  # a cache that overflows makes it slow, not wrong
-        best = min(found, key=lambda c: c.needs)
+    elif running:
+        best = min(running, key=lambda c: c.needs)
     else:
         raise CompileError(_nothing_fits(func, target, found))
     return Choice(best.tile, explained(found, best.tile), unit)
@@ -131,11 +135,13 @@ def candidates(
         if target.kind == "cuda" and predicted.seconds is not None:
             alone = idle_parts(kernels_of(tiled), need, target)
             predicted = replace(predicted, seconds=predicted.seconds * alone)
-        found.append(_candidate(tile, need, predicted))
+        found.append(_candidate(tile, need, predicted, target))
     return found
 
 
-def _candidate(tile: dict[str, int], need: tuple[Need, ...], p: Prediction) -> Candidate:
+def _candidate(
+    tile: dict[str, int], need: tuple[Need, ...], p: Prediction, target: Target
+) -> Candidate:
     refused = [n for n in need if not n.fits]
     shown = (refused or list(need))[0]
     return Candidate(
@@ -146,6 +152,7 @@ def _candidate(tile: dict[str, int], need: tuple[Need, ...], p: Prediction) -> C
         ", ".join(map(str, refused)),
         p.seconds,
         p.bytes,
+        not any(is_hard(n, target) for n in refused),
     )
 
 
@@ -174,6 +181,8 @@ def explained(found: Sequence[Candidate], tile: Mapping[str, int]) -> tuple[Cand
 
 
 def _explained(c: Candidate, best: Candidate) -> Candidate:
+    if c is best and not c.fits:
+        return replace(c, reason=f"chosen, as the one that needs least: {c.reason}")
     if not c.fits:
         return c
     if c is best:

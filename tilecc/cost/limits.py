@@ -92,7 +92,13 @@ def hard_limits(footprints: Sequence[Footprint], target: Target, tiled: Func) ->
         most = max((f.bytes() for f in footprints), default=0)
         return (Need(largest.name, most, max(LEAST_CACHE, largest.size or 0), "byte"),)
     found = needs(footprints, target, tiled=tiled)
-    return tuple(n for n in found if n.memory in ("", target.sram.name))
+    return tuple(n for n in found if is_hard(n, target))
+
+
+def is_hard(need: Need, target: Target) -> bool:
+    """Whether nothing runs that needs more, by one of `needs`: a machine's SRAM; not registers,
+    which spill, and not the share of a CPU's cache that tiles are to keep to."""
+    return need.memory in ("", target.sram.name)
 
 
 def _planned(tiled: Func, target: Target) -> tuple[int | None, int]:
