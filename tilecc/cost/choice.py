@@ -84,7 +84,9 @@ def choose_tile(
     if fitting:
         best = _best(fitting, target)
     elif running:
-        best = min(running, key=lambda c: c.needs)
+        least = min(running, key=lambda c: c.needs)
+        best = replace(least, reason=f"chosen, as the one that needs least: {least.reason}")
+        found[found.index(least)] = best
     else:
         raise CompileError(_nothing_fits(func, target, found))
     return Choice(best.tile, explained(found, best.tile), unit)
@@ -181,8 +183,6 @@ def explained(found: Sequence[Candidate], tile: Mapping[str, int]) -> tuple[Cand
 
 
 def _explained(c: Candidate, best: Candidate) -> Candidate:
-    if c is best and not c.fits:
-        return replace(c, reason=f"chosen, as the one that needs least: {c.reason}")
     if not c.fits:
         return c
     if c is best:
