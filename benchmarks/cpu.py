@@ -134,27 +134,19 @@ def _measure(
         )
     bound, limit = measured[0], limits[0][0]
     amount = case.flops if limit.unit == "GFLOP/s" else limit.amount
-    scale = amount / limit.amount  # seconds at the limit = scale x the limit's own
     own = contestants[0]
     report.scratch[case.name] = kernel.scratch_bytes
     for peer, c in zip(ready, contestants, strict=True):
         report.lines.append(
-            Line(
-                case=case.name,
-                contestant=peer.name,
-                ms=1e3 * c.median,
-                rate=amount / c.median / 1e9,
-                of_limit=scale * bound.median / c.median,
-                speedup=None if c is own else c.median / own.median,
-                core_ms=1e3 * c.core_median,
-                core_rate=amount / c.core_median / 1e9,
-                unit=limit.unit,
-                core_of_limit=scale * bound.core_median / c.core_median,
-                core_speedup=None if c is own else c.core_median / own.core_median,
-                extra_bytes=_extra(peer, q, v),
+            Line.of(
+                case.name,
+                c,
+                own,
+                bound,
+                amount=amount,
+                limit=(limit.amount, limit.unit),
                 error=case.error(peer.array(peer.run()), q, k, v),
-                samples_ms=[1e3 * s for s in c.seconds],
-                core_samples_ms=[1e3 * s for s in c.core_seconds],
+                extra_bytes=_extra(peer, q, v),
             )
         )
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rounds import Contestant
+
 MIB = 1 << 20
 HEAD = (
     *("case", "contestant", "ms", "rate", "of limit", "tilecc is"),
@@ -34,6 +36,42 @@ class Line:
     error: float
     samples_ms: list[float] = field(default_factory=list)
     core_samples_ms: list[float] = field(default_factory=list)
+
+    @staticmethod
+    def of(
+        case: str,
+        c: Contestant,
+        own: Contestant,
+        bound: Contestant,
+        *,
+        amount: float,
+        limit: tuple[float, str],
+        error: float,
+        extra_bytes: int | None = None,
+    ) -> Line:
+        """Contestant `c`, which did `amount` in rounds with tilecc (`own`) and with `bound`.
+
+        `limit`: what `bound` did in its time, and the unit of its rate.
+        """
+        done, unit = limit
+        scale = amount / done  # seconds at the limit = scale x the limit's own
+        return Line(
+            case=case,
+            contestant=c.name,
+            ms=1e3 * c.median,
+            rate=amount / c.median / 1e9,
+            of_limit=scale * bound.median / c.median,
+            speedup=None if c is own else c.median / own.median,
+            core_ms=1e3 * c.core_median,
+            core_rate=amount / c.core_median / 1e9,
+            unit=unit,
+            core_of_limit=scale * bound.core_median / c.core_median,
+            core_speedup=None if c is own else c.core_median / own.core_median,
+            extra_bytes=extra_bytes,
+            error=error,
+            samples_ms=[1e3 * s for s in c.seconds],
+            core_samples_ms=[1e3 * s for s in c.core_seconds],
+        )
 
 
 @dataclass

@@ -130,26 +130,17 @@ def _row(
     report.scratch[case.name] = kernel.scratch_bytes
     flops = 4.0 * case.pairs(known) * D
     own = contestants[0]
-    scale = flops / limit.amount
     for c in contestants:
         output: Array = np.asarray(c.run())
         report.lines.append(
-            Line(
-                case=case.name,
-                contestant=c.name,
-                ms=1e3 * c.median,
-                rate=flops / c.median / 1e9,
-                of_limit=scale * bound.median / c.median,
-                speedup=None if c is own else c.median / own.median,
-                core_ms=1e3 * c.core_median,
-                core_rate=flops / c.core_median / 1e9,
-                unit=limit.unit,
-                core_of_limit=scale * bound.core_median / c.core_median,
-                core_speedup=None if c is own else c.core_median / own.core_median,
-                extra_bytes=None,
+            Line.of(
+                case.name,
+                c,
+                own,
+                bound,
+                amount=flops,
+                limit=(limit.amount, limit.unit),
                 error=case.error(_as_given(case, output, c is own), known),
-                samples_ms=[1e3 * s for s in c.seconds],
-                core_samples_ms=[1e3 * s for s in c.core_seconds],
             )
         )
     _count(case, kernel, arguments, n, own.core_median, report)
