@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.casts import storage_name
-from tilecc.codegen.cpu.registers import Position, i32
+from tilecc.codegen.cpu.registers import Position, i32, local
 from tilecc.codegen.cpu.scalars import Prim
 from tilecc.codegen.cpu.turn import is_turned, turn
 from tilecc.ir.core import Op, Range, Value
@@ -122,9 +122,7 @@ def store_turned(
         return False
     one, width = found[0], em.layout.width
     t = stores[0].operands[1].type.dtype
-    own = T.alloc_buffer(
-        (width * width,), storage_name(t), annotations={"disable_lower_builtin": True}
-    )
+    own = local(width * width, storage_name(t))
     outer = [a.name for a in shape.type.axes if a.name not in (one.lane, one.row)]
 
     def block(pos: Position) -> None:

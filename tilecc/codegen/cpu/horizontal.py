@@ -19,8 +19,7 @@ from tilecc.codegen.cpu.contract import Contraction, blocks
 from tilecc.codegen.cpu.dot import LANES as DOT_LANES
 from tilecc.codegen.cpu.dot import contiguous
 from tilecc.codegen.cpu.isa import Isa
-from tilecc.codegen.cpu.layout import Layout, inputs, is_horizontal
-from tilecc.codegen.cpu.memory import LINE
+from tilecc.codegen.cpu.layout import LINE, Layout, inputs, is_horizontal
 from tilecc.codegen.cpu.registers import i32, local
 from tilecc.codegen.cpu.scalars import Prim, const
 from tilecc.codegen.cpu.vectors import SUM_COUNTS, dot2, horizontal_sums

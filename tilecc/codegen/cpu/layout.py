@@ -11,7 +11,8 @@ from tilecc.codegen.program import ScratchBuffer
 from tilecc.ir.core import Block, Op, Range, TensorType, Value
 from tilecc.ir.dtypes import BF16, BOOL, DTYPES, F32, F64, I32, I64, DType
 
-LINE = 64  # bytes of a cache line
+LINE = 64
+"""Bytes that memory is read in (128 on some machines, where every other request is for nothing)."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,6 @@ from tilecc.ir.expr import Expr
 if TYPE_CHECKING:
     from tilecc.codegen.cpu.emit import Emitter
 
-LINE = 64
-"""Bytes that memory is read in (128 on some machines, where every other request is for nothing)."""
-
 
 class Memory:
     """Loads and stores of single elements, for an emitter."""

@@ -19,8 +19,14 @@ from tvm.tirx.script.builder import ir as T
 from tilecc.codegen.cpu.casts import cast
 from tilecc.codegen.cpu.contract import blocks
 from tilecc.codegen.cpu.isa import Isa
-from tilecc.codegen.cpu.layout import Layout, inputs, natural_axis, register_dtype, round_up
-from tilecc.codegen.cpu.memory import LINE
+from tilecc.codegen.cpu.layout import (
+    LINE,
+    Layout,
+    inputs,
+    natural_axis,
+    register_dtype,
+    round_up,
+)
 from tilecc.codegen.cpu.registers import i32
 from tilecc.codegen.cpu.scalars import Prim
 from tilecc.codegen.cpu.streamed import Streamed
