@@ -58,11 +58,15 @@ class Contraction:
         out = tirx.max(tirx.min(out, tirx.const(size, "int64")), tirx.const(0, "int64"))
         return tirx.Cast("int32", out)
 
+    def in_place(self, v: Value) -> bool:
+        """Whether a factor is a load that is read from the tensor itself."""
+        return v.owner is not None and v.owner.name == "load" and v not in self.em.storage.slots
+
     def factor(self, v: Value, pos: Position) -> Prim:
         """A factor's element in the type of the sum."""
         em = self.em
         t = register_dtype(v.type.dtype)
-        if v.owner is not None and v.owner.name == "load" and v not in em.storage.slots:
+        if v.owner is not None and self.in_place(v):
             x = em.memory.read(v.owner, pos, inside=self.op.over, anything=self.anything)
         else:
             x = em.read(v, pos)
@@ -156,8 +160,7 @@ class Broadcast(Contraction):
 
     def _row_ends(self, v: Value) -> bool:
         """Whether a factor is read where it lies, and its rows may be beyond the tensor's end."""
-        read = v.owner is not None and v.owner.name == "load" and v not in self.em.storage.slots
-        return read and self.y in v.owner.attrs.get("pad", ())  # type: ignore[union-attr]
+        return v.owner is not None and self.in_place(v) and self.y in v.owner.attrs.get("pad", ())
 
     def ended(self, pos: Position, x: Prim) -> Prim:
         """The sum `x`, of which nothing is added in rows beyond the end of a factor.

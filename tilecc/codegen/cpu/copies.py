@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.casts import storage_name
-from tilecc.codegen.cpu.registers import Position, i32, local
+from tilecc.codegen.cpu.registers import Position, Tensor, i32, local
 from tilecc.codegen.cpu.scalars import Prim
 from tilecc.codegen.cpu.turn import is_turned, turn
 from tilecc.ir.core import Op, Range, Value
@@ -36,7 +36,7 @@ class Turned:
     def whole(self) -> Prim | None:
         """The condition for all of the tile to be in the tensor; None: it is."""
         em, op = self.em, self.op
-        tensor = em.tensors[op.operands[1 if op.name == "store" else 0]]
+        tensor = _tensor(em, op)
         conditions: list[Prim] = []
         for n, c in enumerate(op.attrs["coords"]):
             if not isinstance(c, Range):
@@ -58,7 +58,7 @@ class Turned:
             coords = self.em.memory.coordinates(op, pos)
         else:
             coords, _ = self.em.memory.address(op, pos, inside=ranges)
-        buffer = self.em.tensors[op.operands[1 if op.name == "store" else 0]].buffer
+        buffer = _tensor(self.em, op).buffer
         return T.address_of(buffer[tuple(coords)])
 
     def blocks(self, outer: Sequence[str], body: Callable[[Position], None]) -> None:
@@ -82,8 +82,13 @@ def turned(em: Emitter, op: Op) -> Turned | None:
     others = [c for n, c in enumerate(coords[:-1]) if n not in found]
     if len(found) != 1 or not all(_rests(c, op, {lane, last.axis}) for c in others):
         return None
-    buffer = em.tensors[op.operands[1 if op.name == "store" else 0]].buffer
+    buffer = _tensor(em, op).buffer
     return Turned(em, op, lane, last.axis, buffer.strides[found[0]])
+
+
+def _tensor(em: Emitter, op: Op) -> Tensor:
+    """What a load reads or a store writes."""
+    return em.tensors[op.operands[1 if op.name == "store" else 0]]
 
 
 def _rests(c: object, op: Op, axes: set[str]) -> bool:
