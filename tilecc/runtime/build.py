@@ -46,7 +46,6 @@ def build(program: Program, target: Target) -> Library:
     Raises:
         CompileError: the target is no CPU.
     """
-
     if target.kind != "cpu":
         raise CompileError(f"target {target.name} is not a CPU: kernels for it stop at TIR")
     start = time.perf_counter()

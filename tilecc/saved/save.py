@@ -26,9 +26,9 @@ class Source:
 
     compiler: Compiler
     compiled: Sequence[Compiled]
+    """Those with answers of a tuner are for the buckets of their configuration."""
     static: Mapping[str, int]
     threads: int | None
-    """Of `compiled`, those with answers of a tuner are for the buckets of their configuration."""
     few: Sequence[tuple[Compiled, Mapping[str, int]]] = ()
     """For calls whose extents are at most so much, or its static ones; taken where they fit."""
 
