@@ -78,6 +78,7 @@ class Binder:
         self.read = read or tensor
         self.params = list(params)
         self.names = [p.name for p in params]
+        self._types = [(p.type.dtype, p.type.names) for p in params]
         self.given = dict(given)
         self._extents: dict[tuple[tuple[int, ...], ...], dict[str, int]] = {}
 
@@ -94,14 +95,14 @@ class Binder:
         shapes: list[tuple[int, ...]] = []
         problems: list[Diagnostic] = []
         shapeless: set[Value] = set()
-        for p, x in zip(self.params, args, strict=True):
+        for p, (t, names), x in zip(self.params, self._types, args, strict=True):
             try:
-                if not p.type.axes:
-                    values.append(scalar(x, p.type.dtype))
+                if not names:
+                    values.append(scalar(x, t))
                     held.append(None)
                     shapes.append(())
                     continue
-                h = self.read(x, p.type.dtype, p.type.names)
+                h = self.read(x, t, names)
             except Refused as e:
                 problems.append(Diagnostic(f"argument {p.name} {e.message}", None, e.hint))
                 shapes.append(_shape(x))
@@ -260,17 +261,16 @@ def _off_cpu(x: Any, kind: int) -> Refused:
 
 
 def _numpy(x: Array, t: DType, writable: bool) -> Held:
-    if x.dtype != t.numpy:
+    if x.dtype is not t.numpy and x.dtype != t.numpy:
         raise _wrong_dtype(_name(x.dtype), t)
-    if isinstance(x, np.ma.MaskedArray):
+    if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
         raise Refused("is a masked array, whose mask would be ignored", "pass its data and a mask")
-    if writable and not x.flags.writeable:
+    flags, size = x.flags, t.bytes
+    if writable and not flags.writeable:
         raise Refused("is read-only")
-    size = t.bytes
-    strides = x.strides
-    if not x.flags.aligned or any(s % size for s in strides):
+    if not flags.aligned or [s for s in x.strides if s % size]:
         raise Refused(f"is not aligned to its elements of {size} bytes", "pass a copy")
-    return Held(numpy_tensor(x, t), x.shape, tuple(s // size for s in strides), x)
+    return Held(numpy_tensor(x, t), x.shape, tuple([s // size for s in x.strides]), x)
 
 
 def foreign(

@@ -44,15 +44,22 @@ class Executable:
         values: dict[Value, Any] = dict(zip(self.params, bound.values, strict=True))
         results: dict[Value, Any] = {}
         keep: list[Held] = []  # until the kernels are done
-        allocated = dict(zip(self.allocs, shapes, strict=True))
-        given = given_outputs(out, self.params, self.returns, bound, allocated, tensor)
+        given: dict[Value, Held] = {}
+        if out is not None:
+            allocated = dict(zip(self.allocs, shapes, strict=True))
+            given = given_outputs(out, self.params, self.returns, bound, allocated, tensor)
         for v, shape in zip(self.allocs, shapes, strict=True):
             if v in given:
                 values[v], results[v] = given[v].tensor, given[v].source
                 continue
-            array: Array = np.empty(shape, v.type.dtype.numpy)
-            h = tensor(array, v.type.dtype, v.type.names)
-            values[v], results[v] = h.tensor, array
+            t = v.type.dtype
+            array: Array = np.empty(shape, t.numpy)
+            results[v] = array
+            if array.size:  # nothing about it needs a check
+                values[v] = numpy_tensor(array, t)
+                continue
+            h = tensor(array, t, v.type.names)
+            values[v] = h.tensor
             keep.append(h)
         for kernel, n in zip(self.kernels, tasks, strict=True):
             if n is None:
