@@ -15,7 +15,7 @@ from tilecc.codegen.cpu.scalars import Prim
 from tilecc.codegen.cpu.turn import is_turned, turn
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import I64
-from tilecc.ir.expr import indices
+from tilecc.ir.expr import Expr, arg_numbers, indices
 
 if TYPE_CHECKING:
     from tilecc.codegen.cpu.emit import Emitter
@@ -95,8 +95,9 @@ def _rests(c: object, op: Op, axes: set[str]) -> bool:
     """Whether a coordinate is the same for all elements along these axes."""
     if isinstance(c, Range):
         return c.axis not in axes
-    read = [v for v in op.operands[1:] if v.type.axes and axes & set(v.type.names)]
-    return not indices(c) & axes and not read  # type: ignore[arg-type]
+    assert isinstance(c, Expr)
+    read = {a for k in arg_numbers(c) for a in op.operands[k].type.names}
+    return not (indices(c) | read) & axes
 
 
 def load_turned(em: Emitter, op: Op, slot: Slot, by_element: Callable[[], None]) -> bool:
