@@ -101,6 +101,41 @@ def _reads(op: Op) -> Iterable[Value]:
             yield from _reads(inner)
 
 
+def in_order(block: Block) -> list[Op]:
+    """The operations of a block, with what is read beside a contraction's result in front of it.
+
+    Positions, ids and a tile of a mask are ready when the contraction begins, and then a map that
+    takes them is applied to each block of the result as it leaves, not in a walk of its own:
+
+        %s = contract %q, %k over d : f32[i, j]
+        %y = map (%t * 96 + index(j)) // %w : i64[j]
+        %x = map where(%y <= %r, %s, -inf) : f32[i, j]
+    -->
+        %y, %s, %x
+    """
+    written = {op.operands[1] for op in block.walk() if op.name == "store"}
+    if any(op.name == "load" and op.operands[0] in written for op in block.walk()):
+        return block.ops
+    inside = {v: op for op in block.ops for v in op.results}
+    made: dict[Op, set[Op]] = {}  # of maps and reductions: the contractions that they come from
+    early: dict[Op, None] = {}
+    for op in block.ops:
+        sources = [inside[v] for v in dict.fromkeys(_reads(op)) if v in inside]
+        made[op] = set().union(*(made[s] for s in sources))
+        if op.name == "contract":
+            made[op] |= {op}
+        elif op.name == "map" and any(iteration_axes(c) == iteration_axes(op) for c in made[op]):
+            early.update(dict.fromkeys(s for s in sources if not made[s]))
+    pending = list(early)
+    while pending:  # and what those are made of, which comes of no contraction either
+        sources = [inside[v] for v in _reads(pending.pop()) if v in inside]
+        pending += [s for s in sources if s not in early]
+        early.update(dict.fromkeys(sources))
+    first = next((n for n, op in enumerate(block.ops) if op.name == "contract"), len(block.ops))
+    head, tail = block.ops[:first], block.ops[first:]
+    return [*head, *(x for x in tail if x in early), *(x for x in tail if x not in early)]
+
+
 def _times_read(op: Op, v: Value) -> int:
     """How often an operation's expression reads `v` (anything but a map reads it once)."""
     if op.name != "map":
@@ -125,7 +160,7 @@ class Planner:
     def _block(self, block: Block) -> BlockPlan:
         plan = BlockPlan(block)
         used = readers(block)
-        for op in block.ops:
+        for op in in_order(block):
             if op.name in ("yield", "return"):
                 continue
             self._place(plan, op, used)
