@@ -225,6 +225,26 @@ def test_a_projection_of_the_result_is_a_kernel_of_its_own(e):
     assert second[1] == "e"
 
 
+def test_weights_do_not_make_a_head_dimension_a_long_axis():
+    """c is summed along rows of queries and latent keys, and comes first in the weights."""
+
+    @tc.spec
+    def latent(
+        q: tc.Tensor["h i:N c"],
+        r: tc.Tensor["h i:N p"],
+        kv: tc.Tensor["j:M c"],
+        kr: tc.Tensor["j:M p"],
+        w: tc.Tensor["h c e"],
+    ):
+        s = tc.dot(q, kv, over="c") + tc.dot(r, kr, over="p")
+        return tc.dot(tc.dot(tc.softmax(s, over="j"), kv, over="j"), w, over="c")
+
+    func = Simplify().apply(latent.trace("float32"), Remarks())
+    out = Fuse().apply(func, Remarks())
+    assert [k[1] for k in kernels(out)] == ["j j", "c"]
+    assert static_extents(out) == {"C", "P"}
+
+
 def test_what_comes_before_attention_is_fused_into_it():
     @tc.spec
     def normed(q: tc.Tensor["i:N d"], k: tc.Tensor["j:M d"], v: tc.Tensor["j:M e:E"]):

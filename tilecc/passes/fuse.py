@@ -126,7 +126,7 @@ def _candidates(graph: Graph) -> list[tuple[Op, Op]]:
     """Pairs to try: edges by what writing and reading the tensor costs, then siblings."""
 
     def cost(v: Value) -> float:
-        return size(v.type, frozenset()) * (1 + len(graph.uses.get(v, [])))
+        return size(v.type, graph.heads) * (1 + len(graph.uses.get(v, [])))
 
     edges = sorted(graph.dag.edges, key=lambda e: -cost(e[0].result))
     siblings = [

@@ -85,6 +85,8 @@ class Split:
             remarks.add(f"{axis.name} is not split: {found.reason}", found.loc or op.loc)
             return None
         chunk, number = self._cut(op, axis)
+        if isinstance(number, Const) and number.value <= 1:
+            return None  # one part is the kernel as it is
         name = f"{axis.name}_part"
         while name in taken:
             name += "_"

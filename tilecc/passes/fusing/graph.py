@@ -33,7 +33,7 @@ class Graph:
         }
         # Axes along which an argument is contiguous.
         self.last = {p.type.names[-1] for p in func.params if p.type.axes}
-        self.heads = _head_extents(func.params)
+        self.heads = _head_extents(func)
         self.dag: nx.DiGraph[Op] = nx.DiGraph()
         self.dag.add_nodes_from(self.nodes)
         for op in self.nodes:
@@ -70,12 +70,31 @@ class Graph:
         return assign_roles(ops, self.outputs(group))
 
 
-def _head_extents(params: Sequence[Value]) -> frozenset[str]:
-    """Extents taken to be those of head dimensions: last in an argument, and never before another.
+def _head_extents(func: Func) -> frozenset[str]:
+    """Extents taken to be those of head dimensions.
 
-    Of two products in a row either inner extent could be the long one. That of sequences is before
-    that of heads in memory.
+    Of two products in a row either inner extent could be the long one. Those of head dimensions are
+    last in an argument and never before another, since that of sequences is before that of heads in
+    memory; or, as weights have them first (`wv[c, e]`), are summed where both factors have them
+    last, as queries and keys do.
     """
-    types = [[extents(a.extent) for a in p.type.axes] for p in params]
+    types = [[extents(a.extent) for a in p.type.axes] for p in func.params]
     before = frozenset[str]().union(*(names for axes in types for names in axes[:-1]))
-    return frozenset[str]().union(*(axes[-1] for axes in types if axes)) - before
+    last = frozenset[str]().union(*(axes[-1] for axes in types if axes))
+    return (last - before) | _summed_along_rows(func)
+
+
+def _summed_along_rows(func: Func) -> frozenset[str]:
+    """Extents of axes that are last in both factors of a product, both computed from no product."""
+    products: set[Value] = set()
+    found = frozenset[str]()
+    for op in func.body.ops:
+        if products.isdisjoint(op.operands):
+            if op.name == "contract" and len(op.over) == 1:
+                ends = [v.type.axes[-1] for v in op.operands if v.type.axes]
+                if all(a.name in op.over for a in ends):
+                    found |= extents(ends[0].extent)
+            if op.name != "contract":
+                continue
+        products |= set(op.results)
+    return found
