@@ -23,9 +23,13 @@ TILE = "tile{i=16,j=24}"
 UNSPLIT = {"normalised_linear"}  # its streams are over axes that its examples here make short
 
 
-def loop(name, way):
+def loop_of(name):
     func = bind_extents(spec_of(name).trace("float32"), {"D": 8})
-    return PassManager(f"{FRONT},{way}").run(func)
+    return PassManager(FRONT).run(func).func
+
+
+def loop(name, way):
+    return PassManager(way).run(loop_of(name))
 
 
 CASES = [(n, WAYS[0]) for n in EXAMPLES if n in REFERENCES and n not in UNSPLIT]
@@ -173,3 +177,10 @@ def test_a_part_has_positions():
     func = loop("attention", "split").func
     with pytest.raises(CompileError, match="chunk is a positive number"):
         Split(chunk=0).apply(func, Remarks())
+
+
+def test_one_part_is_the_kernel_as_it_was():
+    """An extent that is known and no longer than a part: a merge would only cost."""
+    func = bind_extents(loop_of("causal"), {"N": 24})
+    assert print_ir(PassManager(WAYS[0]).run(func).func) == print_ir(func)
+    assert print_ir(PassManager("split{parts=1}").run(func).func) == print_ir(func)

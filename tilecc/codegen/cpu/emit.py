@@ -366,6 +366,8 @@ class Emitter:
     def contraction_nest(self, nest: Nest) -> None:
         """A contraction in the form that its layout asks for, and what is applied to its result."""
         op, *rest = nest.ops
+        if not all(a.size for a in op.result.type.axes):
+            return  # no elements: a width of nothing has no registers to share out
         if is_horizontal(op, self.layout):
             Horizontal(self, op).emit()
             if rest:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import networkx as nx
 
 from tilecc.analysis.roles import Refusal, Roles, assign_roles
