@@ -141,6 +141,30 @@ def test_walks_over_two_axes_in_turn_share_a_kernel():
     assert kernels(out) == [("i", "j t j t", 1)]
 
 
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_bias_of_features_is_computed_where_it_is_added(batched):
+    """It is the same for each b, and repeated: else it would be written, positions by positions."""
+    b = "b " if batched else ""
+
+    @tc.spec
+    def program(
+        q: tc.Tensor["b i:N d"],
+        k: tc.Tensor[f"{b}j:N d"],
+        v: tc.Tensor[f"{b}j:N e:D"],
+        w: tc.Tensor["f:F"],
+        u: tc.Tensor["f:F"],
+    ):
+        apart = tc.log(1.0 + tc.abs(tc.index("i") - tc.index("j")))
+        bias = tc.dot(tc.maximum(apart * w, 0.0), u, over="f")
+        return tc.dot(tc.softmax(tc.dot(q, k, over="d") + bias, over="j"), v, over="j")
+
+    _, out, _ = fuse(program)
+    if batched:
+        assert kernels(out) == [("b i", "j j", 1)]
+    else:  # tiles of b share the keys: they are rows, and so share the bias
+        assert "b" not in kernels(out)[0][0].split()
+
+
 def test_of_two_products_in_a_row_the_long_axis_is_not_whole_in_a_tile():
     """Linear attention: d lies last in memory, so it is the head dimension, and not j."""
 

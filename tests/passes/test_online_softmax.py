@@ -5,12 +5,14 @@ import re
 import numpy as np
 import pytest
 
+import tilecc as tc
 from tilecc.ir.interp import interpret
 from tilecc.ir.parser import parse_ir
 from tilecc.ir.printer import print_ir
 from tilecc.ir.verifier import verify
 from tilecc.passes.base import Remarks
 from tilecc.passes.online_softmax import OnlineSoftmax
+from tilecc.pipeline import PassManager
 
 HEAD = (
     "func @f(%q: f32[i:M, d:D], %k: f32[j:N, d], %v: f32[j, e:D], %b: f32[i, j], %sk: f32[i]) {\n"
@@ -321,6 +323,24 @@ def test_text():
     # Both sums share the factor, letter by letter, and read the guarded reference of the program.
     assert len(re.findall(r"repair acc \* exp\(old\(%u_1\) - %g\) :", text)) == 2
     assert text.count("where(") == 2
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8"])
+def test_what_is_counted_is_finite(dtype):
+    """A mask that multiplies the weights is 0 or 1: nothing of it is infinite at the identity."""
+
+    @tc.spec
+    def program(
+        q: tc.Tensor["i d:2"],
+        k: tc.Tensor["j d:2"],
+        v: tc.Tensor["j e"],
+        m: tc.Tensor["i j", dtype],
+    ):
+        return tc.dot(tc.softmax(tc.dot(q, k, over="d"), over="j") * m, v, over="j")
+
+    func = PassManager("simplify,fuse").run(program.trace("float32")).func
+    out, remarks = online(func)
+    assert count(out, "stream") == 1 and not remarks
 
 
 def test_guard_is_put_on_rows():

@@ -4,8 +4,10 @@
   it for each element of that axis, so no walk is inside of another. Its extent stays symbolic and
   the kernel walks it tile by tile.
 - A **parallel** axis is in every output, nothing is reduced over it, and every contraction of the
-  kernel has it: kernels over different tiles of it repeat no arithmetic. (A mere reduction may lack
-  it; that is repeated.)
+  kernel has it: kernels over different tiles of it repeat no arithmetic. A mere reduction may lack
+  it, and is repeated. So is a contraction that makes what is streamed (a bias of features of the
+  positions) where the axis only numbers independent streams, as a batch does: what is streamed
+  would otherwise be written to memory whole.
 - Every other axis is **inner**: a tile holds the whole of it, so its extent must become static.
   That is what a head dimension is.
 """
@@ -64,10 +66,7 @@ def assign_roles(ops: Sequence[Op], outputs: Sequence[Value]) -> Roles | Refusal
     common = [
         a for a in _in_order(outputs) if a not in reduced and all(o.type.has(a) for o in outputs)
     ]
-    contractions = [op for op in ops if op.name == "contract"]
-    parallel = tuple(
-        a for a in common if all(any(v.type.has(a) for v in op.operands) for op in contractions)
-    )
+    parallel = tuple(a for a in common if _divides(a, ops, streamed))
     inner = tuple(a for a in axes if a not in parallel and a not in streamed)
     static = frozenset(e for a in inner for e in extents(axes[a].extent))
     walked = {a: extents(axes[a].extent) for a in (*parallel, *streamed)}
@@ -82,6 +81,18 @@ def assign_roles(ops: Sequence[Op], outputs: Sequence[Value]) -> Roles | Refusal
                     f"make the extent a number: static={{{min(shared)!r}: 64}}, or {a}:64",
                 )
     return Roles(parallel, tuple(streamed), inner, static)
+
+
+def _divides(axis: str, ops: Sequence[Op], streamed: Sequence[str]) -> bool:
+    """Whether tiles of `axis` share no contraction, or only such as are worth repeating."""
+    contractions = [op for op in ops if op.name == "contract"]
+    walks = [op for op in contractions if not set(streamed).isdisjoint(op.over)]
+    numbers_streams = bool(walks) and all(v.type.has(axis) for op in walks for v in op.operands)
+    return all(
+        any(v.type.has(axis) for v in op.operands)
+        or (numbers_streams and any(map(op.result.type.has, streamed)))
+        for op in contractions
+    )
 
 
 def _in_order(values: Iterable[Value]) -> list[str]:

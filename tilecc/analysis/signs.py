@@ -79,8 +79,9 @@ def signs(e: Expr, env: SignEnv) -> Signs:
         case Extent():
             return POS  # over an empty axis there is nothing to prove
         case Cast(arg, to):
-            s = signs(arg, env)
-            return s if to.kind == "float" and within(s, ANY) else ANY
+            s = _counted(signs(arg, env))
+            # Towards 0: what is less than 1 becomes 0, and what is no finite number anything.
+            return s if to.kind == "float" else s | ZERO if within(s, FINITE) else ANY
         case Call(fn, args):
             return _call(fn, tuple(signs(a, env) for a in args), args, env)
     raise TypeError(f"not an expression: {e!r}")
@@ -90,6 +91,9 @@ def _call(fn: str, args: tuple[Signs, ...], exprs: tuple[Expr, ...], env: SignEn
     if fn == "where":
         cond, a, b = args
         return (a if cond & TRUE else 0) | (b if cond & FALSE else 0) or (a | b)
+    if fn in ("or", "xor", "and", "not"):
+        return _logic(fn, args)
+    args = tuple(map(_counted, args))
     if fn in _LOGIC:
         return _logic(fn, args)
     if fn in ("sub", "maximum", "minimum") and exprs[0] == exprs[1] and within(args[0], FINITE):
@@ -109,6 +113,11 @@ def _call(fn: str, args: tuple[Signs, ...], exprs: tuple[Expr, ...], env: SignEn
     if fn in _BINARY:
         return _lift(fn, *args)
     return ANY
+
+
+def _counted(s: Signs) -> Signs:
+    """Truth values as the numbers that they count as, 0 and 1."""
+    return s & ANY | (ZERO if s & FALSE else 0) | (POS if s & TRUE else 0)
 
 
 def _exponential(s: Signs, env: SignEnv) -> Signs:
