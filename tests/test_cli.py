@@ -177,10 +177,14 @@ def test_cost_of_the_smallest_case(tilecc):
 
 def test_cost_as_text(tilecc):
     out, _ = tilecc("cost", ATTENTION, *SEED, "--tile", "2")
-    assert "B=1, H=1, N=8, D=4 (B, H by default)" in out
+    assert "B=1, H=1, N=8, D=4 (B, H by default)" in " ".join(out.split())
     assert "768" in out and "640" in out and "needs 208 of 96 numbers" in out
     out, _ = tilecc("cost", ATTENTION, *SEED, "--tile", "8")
-    assert "needs 208 of 96 numbers, DOES NOT FIT" in out
+    assert "needs 208 of 96 numbers, DOES NOT FIT" in " ".join(out.split())
+    out, _ = tilecc("cost", ATTENTION, "--shape", "N=65536", "--target", "a100")
+    assert max(map(len, out.splitlines())) <= 80 and "\n           " in out
+    out, _ = tilecc("cost", ATTENTION, "--shape", "N=1048576,H=1024", "--target", "a100")
+    assert "4,504,149,383,184,384   B*D*H*N**2/64" in out, "whole, however long"
 
 
 def test_cost_needs_no_machine(tilecc):

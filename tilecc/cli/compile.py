@@ -15,6 +15,7 @@ from tilecc.cli import options
 LAST = ("tir", "llvm", "asm", "cuda", "ptx", "sass")
 # What --emit gives beside the stages, of a kernel for a GPU.
 BINARY, REPORT = "cubin", "resources"
+_LABEL = 8  # where what is said of a label begins
 
 
 @click.command("compile")
@@ -169,6 +170,6 @@ def _show(kernel: Any, program: Any) -> None:
     click.echo(f"static  {static or 'none'}")
     click.echo(f"tile    {kernel.tile}")
     times = ", ".join(f"{n} {s * 1e3:.1f}" for n, s in kernel.timings.items())
-    click.echo(f"ms      {times}")
+    options.say(f"ms      {times}", _LABEL)
     for remark in kernel.remarks:
-        click.echo(f"remark  {remark}")
+        options.say(f"remark  {remark}", _LABEL)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilecc.cost.visits import Tiles
     from tilecc.kernel import Kernel
 
+_LABEL, _TILE = 11, 26  # where what is said of a label, and of a tile, begins
 _FEW = 4  # so many tiles that fit are all listed
 
 
@@ -99,16 +100,19 @@ def show(report: Report, program: Sized) -> None:
 
     sizes = ", ".join(f"{n}={v}" for n, v in {**program.sizes, **report.scalars}.items())
     defaults = "".join(f" ({n} by default)" for n in [", ".join(program.defaults)] if n)
-    click.echo(f"{report.tile_func.name} on {report.target.model}: {sizes}{defaults}")
+    options.say(f"{report.tile_func.name} on {report.target.model}: {sizes}{defaults}", 4)
     head, rows = report.table()
     table = Table(box=box.SIMPLE)
     for name in head:
-        table.add_column(name, justify="right" if name in ("numbers", "bytes") else "left")
+        right = name in ("numbers", "bytes")
+        # A formula can be broken, a number cut short would be another one.
+        cells = {"min_width": 12} if name == "formula" else {"no_wrap": True}
+        table.add_column(name, justify="right" if right else "left", **cells)
     for row in rows:
         table.add_row(*row, end_section=row[0] != "")
     options.print_table(table)
     for line in _lines(report):
-        click.echo(line)
+        options.say(line, _TILE if line.startswith(" ") else _LABEL)
 
 
 def _lines(report: Report) -> list[str]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tilecc.kernel import Kernel
     from tilecc.passes.base import Remark
 
-_WIDTH = 80
 _MANY = 8  # so many tiles that fit are listed; all that are refused are
 
 
@@ -52,8 +51,8 @@ def command(
         click.echo(json.dumps(found, indent=2))
         return
     for line in _lines(found):
-        indent = " " * (len(line) - len(line.lstrip(" ")) + 4)
-        click.echo(click.wrap_text(line, _WIDTH, subsequent_indent=indent) if line else "")
+        indent = len(line) - len(line.lstrip(" ")) + 4
+        options.say(line, indent)
 
 
 def explained(kernel: Kernel, compiled: Compiled) -> dict[str, Any]:
@@ -177,7 +176,8 @@ def _at(r: dict[str, Any]) -> str:
 
 
 def _stream_lines(stream: dict[str, Any]) -> Iterator[str]:
-    yield f"  one pass over {stream['axis']}, with {len(stream['states'])} states"
+    states = len(stream["states"])
+    yield f"  one pass over {stream['axis']}, with {states} state{'s' if states != 1 else ''}"
     if stream["where"] is not None:
         yield f"    visits only where {stream['where']}"
     for s in stream["states"]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -160,12 +162,40 @@ def shared(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+WIDTH = 80
+"""Columns of what is printed for people."""
+
+
+def say(line: str, more: str | int) -> None:
+    """Print a line, broken at spaces where it is too long; `more` is put before its other parts.
+
+    As a number it is how far they are indented: as far as what the line says of its first word.
+    """
+    more = " " * more if isinstance(more, int) else more
+    lead = len(line) - len(line.lstrip(" "))
+    head, gap = line[:lead], line[lead:]
+    # Spaces that align columns stay as they are.
+    kept = re.sub(" {2,}", lambda spaces: "\0" * len(spaces[0]), gap)
+    out = textwrap.wrap(
+        kept,
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=more,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    click.echo("\n".join(out).replace("\0", " ") or line)
+
+
 def print_table(table: Any) -> None:
-    """Print a rich table; where the output is no terminal, with room for all of it."""
+    """Print a rich table, as wide as it has to be where it cannot be made narrow enough."""
     from rich.console import Console
 
     console = Console()
-    console.print(table, width=None if console.is_terminal else 160)
+    narrowest = Console(width=1000).measure(table).minimum
+    if not console.is_terminal and narrowest > console.width:
+        console = Console(width=narrowest)
+    console.print(table)
 
 
 @contextmanager

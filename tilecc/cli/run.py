@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tilecc.cli.program import Sized
     from tilecc.kernel import Kernel
 
+_LABEL = 8  # where what is said of a label begins
+
 
 @click.command("run")
 @options.program
@@ -153,22 +155,24 @@ def _show_program(
     click.echo(f"# before fusion\n{kernel.ir('graph') if 'graph' in stages else ''}")
     click.echo(f"# after fusion\n{kernel.ir(loop)}")
     for remark in kernel.remarks:
-        click.echo(f"# {remark}")
+        options.say(f"# {remark}", "#   ")
     show(costs(kernel, program, scalars, inputs), program)
 
 
 def _show_result(r: dict[str, Any], check: Check) -> None:
     sizes = ", ".join(f"{n}={v}" for n, v in {**r["shape"], **r["scalars"]}.items())
-    click.echo(f"ran     {sizes}, {r['dtype']}, {r['threads']} threads")
+    options.say(f"ran     {sizes}, {r['dtype']}, {r['threads']} threads", _LABEL)
     part = "" if check.compared >= check.total else f", {check.compared} of {check.total} elements"
     verdict = "agrees with" if check.ok else "DIFFERS FROM"
-    click.echo(
+    options.say(
         f"check   {verdict} float64: largest error {check.error:.2e}, "
-        f"allowed {check.tolerance:.2e}{part}"
+        f"allowed {check.tolerance:.2e}{part}",
+        _LABEL,
     )
     click.echo(f"compile {r['compile_seconds']:.2f} s")
     click.echo(f"time    {r['seconds'] * 1e3:.3f} ms (median)")
-    click.echo(
+    options.say(
         f"speed   {r['gflops']:.1f} GFLOP/s, {r['fraction_of_peak']:.0%} of the fp32 FMA peak "
-        f"measured here ({r['peak_gflops']:.0f} GFLOP/s)"
+        f"measured here ({r['peak_gflops']:.0f} GFLOP/s)",
+        _LABEL,
     )

@@ -154,9 +154,9 @@ def _verdict(graph: Graph, groups: Sequence[frozenset[Op]]) -> tuple[bool, str]:
 
     before = sum(traffic(graph, g, own, roles.static) for g, own in parts)  # sizes as in `after`
     after = traffic(graph, merged, roles, roles.static)
-    bytes_ = f"{after / 1e6:.4g} MB instead of {before / 1e6:.4g} MB"
     if after >= before:
-        return False, f"it would move {bytes_}"
+        more = f", {after / before:.4g} times as many" if before else ""
+        return False, f"it would move no fewer bytes{more}"
     bound = _bound(graph, merged, roles).difference(*(own.static for _, own in parts))
     if bound:
         static = roles.static - bound
@@ -166,7 +166,7 @@ def _verdict(graph: Graph, groups: Sequence[frozenset[Op]]) -> tuple[bool, str]:
             names = ", ".join(sorted(bound))
             known = f"{names} would have to be known when it is compiled"
             return False, f"{known}, and little would be saved"
-    return True, f"together they move {bytes_}"
+    return True, f"together they move {after / before:.2g} of the bytes"
 
 
 def _bound(graph: Graph, group: frozenset[Op], roles: Roles) -> frozenset[str]:
