@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +48,10 @@ class Site:
 
         Banks repeat after 128 bytes, so warps that are that far apart need as many steps.
         """
+        self.add_shared(*self.shared_cost(offsets, m, whole))
+
+    def shared_cost(self, offsets: Array, m: Mask, whole: bool) -> tuple[int, int, int]:
+        """Wavefronts, the ideal and requests. Banks do not matter: all may be shifted alike."""
         times = 1
         if m is None or whole:
             pattern = offsets if m is None else offsets[m[:, 0]]
@@ -58,9 +62,13 @@ class Site:
             pattern = np.where(m, offsets, -1)
         key = (whole, pattern.tobytes())
         steps, ideal, requests = self.memo(key, lambda: wavefronts(pattern, self.size))
-        self.shared.wavefronts += times * steps
-        self.shared.ideal += times * ideal
-        self.shared.requests += times * requests
+        return times * steps, times * ideal, times * requests
+
+    def add_shared(self, steps: int, ideal: int, requests: int) -> None:
+        """Add what an execution cost."""
+        self.shared.wavefronts += steps
+        self.shared.ideal += ideal
+        self.shared.requests += requests
 
     def count_global(self, region: Region, offsets: Array, m: Mask) -> None:
         """Add the traffic of an execution."""
@@ -113,6 +121,48 @@ def shared_offsets(s: Strand, m: Mask, site: Site, addresses: Array) -> tuple[Ar
     if m is None or m.any():
         site.count_shared(offsets, m, m is s.whole)
     return offsets, m
+
+
+def read_rows(
+    s: Strand, m: Mask, sites: Sequence[Site], bases: Sequence[int], addresses: Array
+) -> Array | None:
+    """Rows of matrices, 16 bytes a lane, that several instructions read for whole warps.
+
+    Args:
+        s: who reads.
+        m: which of them: whole warps.
+        sites: the instructions.
+        bases: the register that each adds a constant to.
+        addresses: (instructions, warps, 32).
+
+    Returns:
+        (instructions, warps, 32, 4) words; None where anything is wrong, and nothing was noted.
+    """
+    memory, shadow, shift = s.batch.shared, s.batch.shadow, s.launch.granule_shift
+    size = sites[0].size
+    rows = slice(None) if m is None else m[:, 0]
+    offsets = np.broadcast_to(addresses, (len(sites), *s.shape))[:, rows].astype(np.int64)
+    offsets -= memory.base
+    flat = offsets.reshape(-1)
+    if flat.min() < 0 or flat.max() > memory.size - size or np.bitwise_or.reduce(flat) & size - 1:
+        return None
+    t = s.threads(m).repeated(len(sites))
+    first, n = flat >> shift, size >> shift
+    written = shadow.last_writes(t, first, n)
+    if not written.all() or shadow.unordered_writes(t, written).any():
+        return None
+    shadow.record_read(t, first, n, together=True)
+    costs: dict[int, tuple[int, int, int]] = {}
+    for site, base, where in zip(sites, bases, offsets, strict=True):
+        if base not in costs:
+            costs[base] = site.shared_cost(where, None, True)
+        site.add_shared(*costs[base])
+    words = load_flat(memory, t.cta, flat, 4, size // 4).reshape(*offsets.shape, size // 4)
+    if m is None:
+        return words
+    out = np.zeros((len(sites), *s.shape, size // 4), words.dtype)
+    out[:, rows] = words
+    return out
 
 
 def check_shared_read(

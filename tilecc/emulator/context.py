@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tilecc.emulator.operands import FloatImm, Imm, Operand, Pair, Reg, Symbol, Vector
+from tilecc.emulator.operands import FloatImm, Imm, Operand, Pair, Reg, Stack, Symbol, Vector
 from tilecc.emulator.ptx import Function, Instruction
 from tilecc.emulator.special import SPECIAL
+from tilecc.emulator.stacks import Registers
 from tilecc.emulator.types import SIGNED, TYPES, UNSIGNED, Array, EmulatorError, Type
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class Context:
     """Position of each register."""
     symbols: Mapping[str, int]
     """Address of each variable within its state space."""
-    params: bytes
-    """The kernel's parameters."""
+    params: int
+    """Bytes of the kernel's parameters."""
     sites: list[Site] = field(default_factory=list)
     """Memory instructions, as they are decoded."""
     uncertain: Mapping[int, frozenset[str]] = field(default_factory=dict)
@@ -62,6 +63,8 @@ class Context:
             return self._register(ins, operand, t)
         if isinstance(operand, Vector):
             return self._packed(ins, operand, t)
+        if isinstance(operand, Stack):
+            return self._stacked(ins, operand, t)
         value = self.constant(ins, operand, t)
         return lambda s: value
 
@@ -95,25 +98,49 @@ class Context:
             return self._special(ins, operand, t)
         i = self.index[operand.name]
         stored = self.function.registers[operand.name].storage
-        predicate = stored == np.bool_
-        if t.kind == "p" or predicate:
-            if t.kind != "p" or not predicate:
-                raise UnknownInstruction(ins, f"{operand.name} is of the wrong type")
-            if operand.negated:
-                return lambda s: ~s.R[i]
-            return lambda s: s.R[i]
         if operand.negated:
-            raise UnknownInstruction(ins, "'!' before what is no predicate")
-        if stored == t.dtype:
+            if stored != np.bool_ or t.kind != "p":
+                raise UnknownInstruction(ins, "'!' before what is no predicate")
+            return lambda s: ~s.R[i]
+        view = self._view(ins, operand, t)
+        if view is None:
             return lambda s: s.R[i]
+        return lambda s: view(s.R[i])
+
+    def _view(self, ins: Instruction, operand: Reg, t: Type) -> Callable[[Array], Array] | None:
+        """What a register is kept as to values of a type; None: it is kept as that."""
+        stored = self.function.registers[operand.name].storage
+        if (t.kind == "p") != (stored == np.bool_):
+            raise UnknownInstruction(ins, f"{operand.name} is of the wrong type")
         dtype = t.dtype
+        if stored == dtype:
+            return None
         if stored.itemsize == dtype.itemsize:
-            return lambda s: s.R[i].view(dtype)
+            return lambda x: x.view(dtype)
         if stored.itemsize < dtype.itemsize:
             raise UnknownInstruction(ins, f"{operand.name} is too narrow")
         low = np.dtype(f"uint{t.bits}")
         whole = np.dtype(f"uint{8 * stored.itemsize}")
-        return lambda s: s.R[i].view(whole).astype(low).view(dtype)
+        return lambda x: x.view(whole).astype(low).view(dtype)
+
+    def registers(self, operand: Stack) -> Registers:
+        """Of a stack of registers where each is."""
+        names = [e.name for e in operand.elements if isinstance(e, Reg)]
+        return Registers(tuple(self.index[n] for n in names))
+
+    def _stacked(self, ins: Instruction, operand: Stack, t: Type) -> Source:
+        """(instructions, warps, 32), or what broadcasts to it."""
+        first = operand.elements[0]
+        if all(e == first for e in operand.elements):
+            return self.source(ins, first, t)
+        if not isinstance(first, Reg):
+            values = [self.constant(ins, e, t) for e in operand.elements]
+            column = np.stack(values).reshape(-1, 1, 1)
+            return lambda s: column
+        together, view = self.registers(operand), self._view(ins, first, t)
+        if view is None:
+            return together.gather
+        return lambda s: view(together.gather(s))
 
     def _special(self, ins: Instruction, operand: Reg, t: Type) -> Source:
         name = operand.name
@@ -148,31 +175,74 @@ class Context:
         """Writes values of a type to a register; a wider one is sign- or zero-extended."""
         if isinstance(operand, Vector):
             return self._unpacked(ins, operand, t)
+        if isinstance(operand, Stack):
+            return self._unstacked(ins, operand, t)
         if not isinstance(operand, Reg) or operand.negated:
             raise UnknownInstruction(ins, "the result is no register")
         if operand.name == "_":
             return lambda s, m, out: None
         if operand.name not in self.index:
             raise UnknownInstruction(ins, f"unknown register {operand.name}")
-        i = self.index[operand.name]
+        i, keep = self.index[operand.name], self._keep(ins, operand, t)
+        if operand.name in self.local:
+            if keep is None:
+                return lambda s, m, out: s.put(i, out)
+            return lambda s, m, out: s.put(i, keep(out))
+        if keep is None:
+            return lambda s, m, out: s.write(i, out, m)
+        return lambda s, m, out: s.write(i, keep(out), m)
+
+    def _keep(self, ins: Instruction, operand: Reg, t: Type) -> Callable[[Array], Array] | None:
+        """Values of a type to what a register is kept as; None: it is kept as that."""
         stored = self.function.registers[operand.name].storage
         if (stored == np.bool_) != (t.kind == "p") or 8 * stored.itemsize < t.bits:
             raise UnknownInstruction(ins, f"{operand.name} is of the wrong type")
         if 8 * stored.itemsize > t.bits:
             wide = (SIGNED if t.kind == "s" else UNSIGNED)[8 * stored.itemsize]
             narrow = t.dtype if t.kind in "us" else np.dtype(f"uint{t.bits}")
+            return lambda out: out.view(narrow).astype(wide).view(stored)
+        return None if stored == t.dtype else lambda out: out.view(stored)
 
-            def extend(s: Strand, m: Mask, out: Array) -> None:
-                s.write(i, out.view(narrow).astype(wide).view(stored), m)
+    def _unstacked(self, ins: Instruction, operand: Stack, t: Type) -> Sink:
+        """Takes (instructions, warps, 32), or what broadcasts to it."""
+        first = operand.elements[0]
+        if not isinstance(first, Reg):
+            raise UnknownInstruction(ins, "the result is no register")
+        together, keep = self.registers(operand), self._keep(ins, first, t)
+        if first.name in self.local:
+            if keep is None:
+                return lambda s, m, out: together.put(s, out, None)
+            return lambda s, m, out: together.put(s, keep(out), None)
+        if keep is None:
+            return lambda s, m, out: together.put(s, out, m)
+        return lambda s, m, out: together.put(s, keep(out), m)
 
-            return extend
-        if operand.name in self.local:
-            if stored == t.dtype:
-                return lambda s, m, out: s.put(i, out)
-            return lambda s, m, out: s.put(i, out.view(stored))
-        if stored == t.dtype:
-            return lambda s, m, out: s.write(i, out, m)
-        return lambda s, m, out: s.write(i, out.view(stored), m)
+    def together(self, ins: Instruction, elements: Sequence[Operand], t: Type) -> Source:
+        """Reads several operands: (operands, warps, 32)."""
+        if self._alike(elements) and len(set(elements)) > 1:
+            return self.source(ins, Stack(tuple(elements)), t)
+        sources = [self.source(ins, e, t) for e in elements]
+        return lambda s: np.stack([np.broadcast_to(f(s), s.shape) for f in sources])
+
+    def apart(self, ins: Instruction, elements: Sequence[Operand], t: Type) -> Sink:
+        """Writes (operands, warps, 32) to several operands."""
+        if self._alike(elements) and len(elements) > 1 and len(set(elements)) == len(elements):
+            return self.sink(ins, Stack(tuple(elements)), t)
+        sinks = [self.sink(ins, e, t) for e in elements]
+
+        def put(s: Strand, m: Mask, out: Array) -> None:
+            for sink, x in zip(sinks, out, strict=True):
+                sink(s, m, x)
+
+        return put
+
+    def _alike(self, elements: Sequence[Operand]) -> bool:
+        """Whether these are registers that can be stacked."""
+        names = [e.name for e in elements if isinstance(e, Reg) and not e.negated]
+        if len(names) < len(elements) or any(n not in self.index for n in names):
+            return False
+        kinds = {(self.function.registers[n].storage, n in self.local) for n in names}
+        return len(kinds) == 1
 
     def _unpacked(self, ins: Instruction, operand: Vector, t: Type) -> Sink:
         n = len(operand.elements)

@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 
 BLOCKED = 1 << 20
 EXIT = 1 << 28
-End: TypeAlias = "Callable[[Strand, Mask], None]"
+APART = -1
+End: TypeAlias = "Callable[[Strand, Mask], int]"
+"""Where all go on that ran the block; APART if not at one place."""
 
 
-def go(s: Strand, m: Mask, rank: int) -> None:
+def go(s: Strand, m: Mask, rank: int) -> int:
     """Threads go on at a block; behind the last one they are done."""
     to = rank if rank >= 0 else EXIT
     if m is None:
         s.pc[...] = to
     else:
         s.pc[m] = to
+    return to
 
 
 def end_of(ctx: Context, block: Block) -> End:
@@ -60,17 +63,21 @@ def end_of(ctx: Context, block: Block) -> End:
     holds = ctx.source(ins, ins.predicate, TYPES["pred"])
     check = check_undefined(ctx, ins, predicate=True)
 
-    def branch(s: Strand, m: Mask) -> None:
+    to_target = _noted(ins, lambda s, m: go(s, m, target))
+
+    def branch(s: Strand, m: Mask) -> int:
         if check is not None:
             check(s, m)
         p = holds(s)
-        taken, others = (p, ~p) if m is None else (p & m, ~p & m)
-        if taken.any():
-            _noted(ins, go_target)(s, taken)
-        go(s, others, following)
-
-    def go_target(s: Strand, m: Mask) -> None:
-        go(s, m, target)
+        taken = p if m is None else p & m
+        count = np.count_nonzero(taken)
+        if not count:
+            return go(s, m, following)
+        if count == s.executing:
+            return to_target(s, m)
+        to_target(s, taken)
+        go(s, ~p if m is None else m & ~p, following)
+        return APART
 
     return branch
 
@@ -79,9 +86,9 @@ def _noted(ins: Instruction, end: End) -> End:
     if ins.opcode != "trap":
         return end
 
-    def trap(s: Strand, m: Mask) -> None:
+    def trap(s: Strand, m: Mask) -> int:
         s.find(report.TRAP, ins, "the kernel gives up")
-        end(s, m)
+        return end(s, m)
 
     return trap
 
@@ -101,11 +108,11 @@ def _barrier(ctx: Context, ins: Instruction, mods: Modifiers, following: int) ->
         reduce_to = (op, value, put)
     number, count = _barrier_operands(ctx, ins, operands)
 
-    def arrive(s: Strand, m: Mask) -> None:
+    def arrive(s: Strand, m: Mask) -> int:
         if aligned:
             require_whole_warps(s, m, ins, those_left=True)
         s.batch.barriers.wait(s, m, ins, number(s), count(s), reduce_to)
-        go(s, m, BLOCKED + (following if following >= 0 else EXIT - BLOCKED))
+        return go(s, m, BLOCKED + (following if following >= 0 else EXIT - BLOCKED))
 
     return arrive
 

@@ -8,14 +8,15 @@ opcode; a decoder takes every modifier off the list, and what is left over is an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tilecc.emulator.context import Context, Mask, Sink, Source, UnknownInstruction
 from tilecc.emulator.flow import written
-from tilecc.emulator.operands import registers
+from tilecc.emulator.operands import Stack, registers
 from tilecc.emulator.ptx import Instruction
 from tilecc.emulator.report import UNDEFINED
 from tilecc.emulator.types import TYPES, Type
@@ -92,6 +93,26 @@ def decode(ctx: Context, ins: Instruction) -> Step:
     step = DECODERS[ins.opcode](ctx, ins, mods)
     mods.finish()
     return predicated(ctx, ins, _tracked(ctx, ins, step))
+
+
+Together: TypeAlias = "Callable[[Context, Sequence[Instruction]], Step]"
+TOGETHER: dict[str, Together] = {}
+"""By opcode, how several are executed as one where stacks for operands do not do."""
+
+
+def decode_group(ctx: Context, group: Sequence[Instruction]) -> Step:
+    """The step of instructions that are executed together (`schedule.py`).
+
+    Raises:
+        UnknownInstruction: as `decode`.
+    """
+    first = group[0]
+    if len(group) == 1:
+        return decode(ctx, first)
+    if first.opcode in TOGETHER:
+        return TOGETHER[first.opcode](ctx, group)
+    stacks = tuple(Stack(each) for each in zip(*(ins.operands for ins in group), strict=True))
+    return decode(ctx, replace(first, operands=stacks))
 
 
 def check_undefined(ctx: Context, ins: Instruction, predicate: bool) -> Step | None:

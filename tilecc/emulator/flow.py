@@ -16,6 +16,7 @@ import networkx as nx
 
 from tilecc.emulator.operands import Symbol, registers
 from tilecc.emulator.ptx import Function, Instruction
+from tilecc.emulator.schedule import Forms, groups
 from tilecc.emulator.types import EmulatorError
 
 BARRIERS = frozenset(["bar", "barrier"])
@@ -36,6 +37,8 @@ class Block:
     terminator: Instruction | None = None
     following: int = -1
     target: int = -1
+    groups: list[list[Instruction]] = field(default_factory=list)
+    """The instructions as they are executed: those of a group together."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,16 @@ class Flow:
     blocks: list[Block]
     uncertain: dict[int, frozenset[str]] = field(default_factory=dict)
     """Registers that an instruction (by `id`) reads and that may be unassigned there."""
+    live: list[frozenset[str]] = field(default_factory=list)
+    """By block, the registers that threads there may still read before they assign them."""
     local: frozenset[str] = frozenset()
     """Registers that one block alone uses, which assigns them first, for all that run it: threads
     that are elsewhere need not keep them."""
+
+    @property
+    def tracked(self) -> frozenset[str]:
+        """Registers of which it must be known where they are assigned."""
+        return frozenset(r for names in self.uncertain.values() for r in names)
 
 
 def is_barrier(ins: Instruction) -> bool:
@@ -74,7 +84,13 @@ def analyse(f: Function) -> Flow:
     for b in ordered:
         b.following = rank.get(b.following, -1)
         b.target = rank.get(b.target, -1)
-    return Flow(ordered, _uncertain(ordered, f.registers), _local(ordered))
+    flow = Flow(ordered, _uncertain(ordered, f.registers), _live(ordered), _local(ordered))
+    forms = Forms(f.registers, flow.uncertain, flow.tracked)
+    for b in ordered:
+        body = b.instructions
+        touched = [(read(ins), written(ins)) for ins in body]
+        b.groups = groups(body, touched, [forms.of(ins, flow.local) for ins in body])
+    return flow
 
 
 def _split(f: Function) -> list[Block]:
@@ -154,6 +170,35 @@ def read(ins: Instruction) -> list[str]:
     sources: Iterable[object] = ins.operands if not written(ins) else ins.operands[1:]
     found = [r for o in sources for r in registers(o)]  # type: ignore[arg-type]
     return found + registers(ins.predicate)
+
+
+def _live(blocks: list[Block]) -> list[frozenset[str]]:
+    """Backward to a fixed point."""
+    needs: list[set[str]] = []
+    kills: list[set[str]] = []
+    for b in blocks:
+        need: set[str] = set()
+        kill: set[str] = set()
+        for ins in [*b.instructions, *([b.terminator] if b.terminator is not None else [])]:
+            need |= set(read(ins)) - kill
+            if ins.predicate is None:
+                kill |= set(written(ins))
+        needs.append(need)
+        kills.append(kill)
+    before: dict[int, list[int]] = {i: [] for i in range(len(blocks))}
+    for i, b in enumerate(blocks):
+        for j in successors(b):
+            before[j].append(i)
+    live = [frozenset(n) for n in needs]
+    pending = list(range(len(blocks)))
+    while pending:
+        j = pending.pop()
+        for i in before[j]:
+            more = live[i] | (live[j] - kills[i])
+            if len(more) > len(live[i]):
+                live[i] = more
+                pending.append(i)
+    return live
 
 
 def _local(blocks: list[Block]) -> frozenset[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,13 +15,10 @@ from tilecc.emulator import (  # noqa: F401  (the families register their decode
     dots,
     matrix,
     memory,
+    products,
     warp,
 )
-from tilecc.emulator.access import Site
-from tilecc.emulator.context import Context
-from tilecc.emulator.control import End, end_of
-from tilecc.emulator.decode import Step, decode
-from tilecc.emulator.flow import Block, analyse
+from tilecc.emulator.decoded import give_back, take
 from tilecc.emulator.machine import Batch, Budget
 from tilecc.emulator.ptx import Function, Instruction, Module, Variable
 from tilecc.emulator.report import Findings, Result
@@ -33,16 +28,6 @@ from tilecc.emulator.types import Array, EmulatorError
 _BATCH_THREADS = 2048
 """Threads that run together: enough to hide what a numpy call costs."""
 Dims = tuple[int, int, int]
-
-
-@dataclass
-class Compiled:
-    """A block as steps; `warps` counts how often a warp ran it."""
-
-    block: Block
-    steps: list[Step]
-    end: End
-    warps: int = 0
 
 
 class Launch:
@@ -68,11 +53,9 @@ class Launch:
         self.memory = GlobalMemory()
         self.params = self._parameters(args, names)
         self.symbols = self._symbols(shared)
-        self.storage = [t.storage for t in kernel.registers.values()]
         self.granule_shift = 0 if _uses_bytes(kernel) else 1
-        self.sites: list[Site] = []
         self._budget = Budget(most_blocks)
-        self.blocks = self._decode()
+        self.decoded = take(kernel, self.symbols, len(self.params))
 
     def count_block(self) -> None:
         """One more block runs."""
@@ -131,25 +114,6 @@ class Launch:
                 found[v.name] = self.memory.add_variable(v.name, content, v.space == "global")
         return found
 
-    def _decode(self) -> list[Compiled]:
-        flow = analyse(self.kernel)
-        tracked = frozenset(r for names in flow.uncertain.values() for r in names)
-        index = {name: i for i, name in enumerate(self.kernel.registers)}
-        ctx = Context(
-            self.kernel,
-            index,
-            self.symbols,
-            self.params,
-            self.sites,
-            flow.uncertain,
-            tracked,
-            flow.local,
-        )
-        return [
-            Compiled(b, [decode(ctx, ins) for ins in b.instructions], end_of(ctx, b))
-            for b in flow.blocks
-        ]
-
     def run(self, ctas: Iterable[int], schedule: str | int) -> int:
         """Run CTAs by linear number; how many there were."""
         total = self.grid[0] * self.grid[1] * self.grid[2]
@@ -165,17 +129,14 @@ class Launch:
         return len(linear)
 
     def result(self, ctas: int) -> Result:
-        """What was found and counted."""
-        counts: Counter[str] = Counter()
-        for b in self.blocks:
-            end = [b.block.terminator] if b.block.terminator is not None else []
-            for ins in [*b.block.instructions, *end]:
-                counts[ins.name] += b.warps
+        """What was found and counted; the launch is over."""
+        code = self.decoded
+        give_back(self.kernel, self.symbols, code)
         return Result(
             self.findings.all(),
-            [s.globals for s in self.sites if s.globals.tensors],
-            [s.shared for s in self.sites if s.shared.requests],
-            +counts,
+            [s.globals for s in code.sites if s.globals.tensors],
+            [s.shared for s in code.sites if s.shared.requests],
+            code.instructions(),
             ctas,
         )
 

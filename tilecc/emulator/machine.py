@@ -8,7 +8,7 @@ import numpy as np
 
 from tilecc.emulator.barriers import Barriers
 from tilecc.emulator.context import Mask
-from tilecc.emulator.control import BLOCKED, EXIT
+from tilecc.emulator.control import APART, BLOCKED, EXIT
 from tilecc.emulator.ptx import Instruction
 from tilecc.emulator.races import Clocks, SharedShadow, Threads
 from tilecc.emulator.spaces import LOCAL_BASE, SHARED_BASE, Flat
@@ -18,6 +18,34 @@ from tilecc.emulator.types import Array, EmulatorError
 if TYPE_CHECKING:
     from tilecc.emulator.copies import Copy
     from tilecc.emulator.launch import Launch
+
+
+_WORTH_KNOWING = 8
+"""Steps of a block from which on it is found out what the threads that wait need."""
+
+
+class Unneeded:
+    """Registers that no thread which waits will read before it assigns them."""
+
+    def __init__(self, of: frozenset[int] | None) -> None:
+        self.of = of
+        """By position; None: not known of any."""
+        self._all: dict[tuple[int, ...], bool] = {}
+
+    def __contains__(self, i: int) -> bool:
+        return self.of is not None and i in self.of
+
+    def covers(self, at: tuple[int, ...]) -> bool:
+        """Whether all of these are."""
+        if self.of is None:
+            return False
+        found = self._all.get(at)
+        if found is None:
+            found = self._all[at] = self.of.issuperset(at)
+        return found
+
+
+UNKNOWN = Unneeded(None)
 
 
 class Strand:
@@ -37,15 +65,24 @@ class Strand:
         whole = n == batch.warps
         self.pc = self._own(batch.pc, whole, warps)
         self.waits_at = self._own(batch.barriers.number, whole, warps)
-        zeros = {t: np.zeros(self.shape, t) for t in set(launch.storage)}
-        self.R: list[Array] = [zeros[t] for t in launch.storage]
+        zeros = {t: np.zeros(self.shape, t) for t in set(launch.decoded.storage)}
+        self.R: list[Array] = [zeros[t] for t in launch.decoded.storage]
         self.defined: dict[int, Array] = {}
         self.commits = np.zeros(self.shape, np.int64)
         self.copies: list[Copy] = []
-        self.fragments: dict[Any, tuple[list[Array], Array]] = {}
+        self.stacked: dict[tuple[int, ...], tuple[tuple[Array, ...], Array]] = {}
+        """Registers that were taken together: what they were, and the array of all."""
+        self.fragments: dict[Any, tuple[Array, Array]] = {}
         """Operands of matrix instructions as matrices, with the registers that they are of."""
+        # Of the block that runs:
+        self.mask: Mask = None
+        """Which threads execute."""
         self.whole: Mask = None
-        """Of the block that runs, which threads execute, if they are whole warps."""
+        """The same if they are whole warps."""
+        self.executing, self.warps = 32 * self.shape[0], self.shape[0]
+        """How many threads and warps."""
+        self.unneeded = UNKNOWN
+        """Registers that the others do not need."""
         lane = np.broadcast_to(np.arange(32), self.shape)
         cta = np.broadcast_to(self.row_cta[:, None], self.shape)
         warp = np.broadcast_to(self.row_warp[:, None], self.shape)
@@ -63,8 +100,8 @@ class Strand:
         return array.reshape(-1, 32) if whole else array[:, int(warps[0])]
 
     def write(self, i: int, out: Array, m: Mask) -> None:
-        """Set a register for some threads."""
-        if m is not None:
+        """Set a register for some threads; what the others have of it stays, if they need it."""
+        if m is not None and not (m is self.mask and i in self.unneeded):
             out = np.where(m, out, self.R[i])
         elif out.shape != self.shape:
             out = np.full(self.shape, out)
@@ -119,25 +156,41 @@ class Strand:
 
     def run(self) -> None:
         """Run until every thread waits or is done: always the lowest block that a thread is at."""
-        blocks = self.launch.blocks
+        blocks = self.launch.decoded.blocks
+        rank, others = APART, 0
         while True:
-            rank = int(self.pc.min())
-            if rank >= BLOCKED:
-                return
+            if not APART < rank < others:  # else it is the same threads as before
+                rank = int(self.pc.min())
+                if rank >= BLOCKED:
+                    self.mask = None
+                    return
+                others = self._choose(rank)
+            elif rank >= BLOCKED:
+                rank = APART
+                continue
             self.launch.count_block()
-            m: Mask = self.pc == rank
-            assert m is not None
-            lanes = np.add.reduce(m, axis=1)
             block = blocks[rank]
-            some = int(np.count_nonzero(lanes))
-            block.warps += some
-            every = int(lanes.sum())
-            self.whole = m if every == 32 * some else None
-            if every == m.size:
-                m = None
+            block.warps += self.warps
+            m = self.mask
+            self.unneeded = UNKNOWN
+            if m is not None and len(block.steps) >= _WORTH_KNOWING:
+                self.unneeded = self.launch.decoded.unneeded_at(frozenset(self.pc[~m].tolist()))
             for step in block.steps:
                 step(self, m)
-            block.end(self, m)
+            rank = block.end(self, m)
+
+    def _choose(self, rank: int) -> int:
+        """Threads at a block are those that execute; the lowest block that others are at."""
+        m: Array = self.pc == rank
+        self.executing = int(np.count_nonzero(m))
+        if self.executing == m.size:
+            self.mask = self.whole = None
+            self.warps = len(m)
+            return EXIT + 1
+        self.warps = int(np.count_nonzero(np.logical_or.reduce(m, axis=1)))
+        self.mask = m
+        self.whole = m if self.executing == 32 * self.warps else None
+        return int(np.where(m, EXIT, self.pc).min())
 
 
 class Batch:

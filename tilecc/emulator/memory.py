@@ -10,7 +10,7 @@ from tilecc.emulator import access, global_races, report
 from tilecc.emulator.access import Site
 from tilecc.emulator.context import Context, Mask, Source, UnknownInstruction
 from tilecc.emulator.decode import Modifiers, Step, decoder
-from tilecc.emulator.operands import Address, Imm, Operand, Reg, Symbol, Vector
+from tilecc.emulator.operands import Address, Imm, Operand, Reg, Stack, Symbol, Vector
 from tilecc.emulator.ptx import Instruction
 from tilecc.emulator.spaces import LOCAL_BASE, WINDOWS, space_of
 from tilecc.emulator.types import TYPES, UNSIGNED, Array, Type
@@ -40,7 +40,9 @@ def take_hints(mods: Modifiers) -> int:
 
 
 def address(ctx: Context, ins: Instruction, operand: Operand) -> Source:
-    """Addresses as u64, one a thread."""
+    """Addresses as u64, one a thread; of a stack of registers with offsets one more axis."""
+    if isinstance(operand, Stack):
+        return _addresses(ctx, ins, [e for e in operand.elements if isinstance(e, Address)])
     if not isinstance(operand, Address):
         raise UnknownInstruction(ins, "expected an address")
     base, offset = operand.base, operand.offset
@@ -59,6 +61,16 @@ def address(ctx: Context, ins: Instruction, operand: Operand) -> Source:
         return source
     far = np.uint64(offset % (1 << 64))
     return lambda s: source(s) + far
+
+
+def _addresses(ctx: Context, ins: Instruction, operands: list[Address]) -> Source:
+    base = operands[0].base
+    assert isinstance(base, Reg)
+    width = 32 if ctx.function.registers[base.name].bits == 32 else 64
+    t = TYPES[f"u{width}"]
+    bases = ctx.source(ins, Stack(tuple(o.base for o in operands)), t)
+    offsets = np.array([o.offset % (1 << width) for o in operands], t.dtype)[:, None, None]
+    return lambda s: (bases(s) + offsets).astype(np.uint64, copy=False)
 
 
 def load_shared(s: Strand, m: Mask, site: Site, where: Array) -> list[Array]:
@@ -204,15 +216,14 @@ def _load_param(ctx: Context, ins: Instruction, t: Type, count: int) -> Step:
     if operand.base.name not in ctx.symbols:
         raise UnknownInstruction(ins, f"unknown name {operand.base.name}")
     at = ctx.symbols[operand.base.name] + operand.offset
-    content = ctx.params[at : at + t.bytes * count]
-    if len(content) != t.bytes * count or at % t.bytes:
+    if at < 0 or at + t.bytes * count > ctx.params or at % t.bytes:
         raise UnknownInstruction(ins, "outside of the parameters")
-    values = np.frombuffer(content, t.dtype)
     destination = ins.operands[0]
     elements = destination.elements if isinstance(destination, Vector) else (destination,)
     sinks = [ctx.sink(ins, e, t) for e in elements]
 
     def step(s: Strand, m: Mask) -> None:
+        values = np.frombuffer(s.launch.params, t.dtype, count, at)
         for put, v in zip(sinks, values, strict=True):
             put(s, m, np.full(s.shape, v))
 

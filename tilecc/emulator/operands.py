@@ -70,7 +70,14 @@ class Group:
     elements: tuple[Operand, ...]
 
 
-Operand: TypeAlias = Reg | Imm | FloatImm | Symbol | Address | Vector | Pair | Group
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The same operand of several instructions that are executed together. It is in no PTX."""
+
+    elements: tuple[Operand, ...]
+
+
+Operand: TypeAlias = Reg | Imm | FloatImm | Symbol | Address | Vector | Pair | Group | Stack
 
 
 def registers(operand: Operand | None) -> list[str]:
@@ -79,7 +86,7 @@ def registers(operand: Operand | None) -> list[str]:
         return [operand.name] if operand.name != "_" else []
     if isinstance(operand, Address):
         return registers(operand.base)
-    if isinstance(operand, Vector | Group):
+    if isinstance(operand, Vector | Group | Stack):
         return [r for e in operand.elements for r in registers(e)]
     if isinstance(operand, Pair):
         return registers(operand.first) + registers(operand.second)

@@ -35,6 +35,10 @@ class Threads:
         """Some of them."""
         return Threads(self.cta[chosen], self.warp[chosen], self.lane[chosen])
 
+    def repeated(self, times: int) -> Threads:
+        """All of them several times over."""
+        return Threads(*(np.tile(x, times) for x in (self.cta, self.warp, self.lane)))
+
 
 class Clocks:
     """Vector clocks of all warps of a batch of CTAs."""
