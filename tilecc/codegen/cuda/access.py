@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from math import gcd, prod
 
 from tilecc.codegen.cuda.shared import CHUNK, SharedTile
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.expr import Arg, Call, Const, Expr, arg_numbers, indices
-
-if TYPE_CHECKING:
-    from tilecc.codegen.cuda.intrinsics import Intrinsics
+from tilecc.target import Target
 
 
 def memory_order(op: Op) -> list[str]:
@@ -52,10 +50,10 @@ def is_uniform(op: Op, c: Range | Expr) -> bool:
     return not indices(e) and all(not op.operands[k].type.axes for k in arg_numbers(e))
 
 
-def copy_unit(op: Op, tile: SharedTile, intrinsics: Intrinsics, aligned: bool) -> int:
+def copy_unit(op: Op, tile: SharedTile, target: Target, aligned: bool) -> int:
     """Bytes that one asynchronous copy of a load moves; 0 if elements go through registers."""
     coords, t = op.attrs["coords"], tile.dtype
-    if not intrinsics.has("cp_async_16") or not all(is_uniform(op, c) for c in coords):
+    if not target.has("cp.async") or not all(is_uniform(op, c) for c in coords):
         return 0
     ranged = [c.axis for c in coords if isinstance(c, Range)]
     if not ranged or sorted(ranged) != sorted(op.result.type.names):
@@ -86,3 +84,44 @@ def goes_by_rows(op: Op) -> bool:
         return False
     step = gcd(divisor(last.base, op.operands), v.type.axis(last.axis).size)
     return step * v.type.dtype.bytes % CHUNK == 0
+
+
+@dataclass(frozen=True)
+class Portions:
+    """How a tile's rows are shared out to threads, in units of `each` elements.
+
+    `shape`: (axis, size) in memory order. Where a row has no more units than there are threads,
+    each thread stays in its column, and `together` rows are copied at once; else that is 0.
+    """
+
+    shape: tuple[tuple[str, int], ...]
+    each: int
+    threads: int
+
+    @staticmethod
+    def of(tile: SharedTile, unit: int, threads: int) -> Portions:
+        """Those of a tile that is copied `unit` bytes at a time."""
+        shape = tuple((a, tile.size(a) if tile.zero else n) for a, n in tile.axes)
+        return Portions(shape, unit // tile.dtype.bytes, threads)
+
+    @property
+    def columns(self) -> int:
+        """Units in a row."""
+        return -(-self.shape[-1][1] // self.each)
+
+    @property
+    def rows(self) -> int:
+        """Rows."""
+        return prod(n for _, n in self.shape[:-1])
+
+    @property
+    def together(self) -> int:
+        """Rows copied at once."""
+        return self.threads // self.columns
+
+    @property
+    def pieces(self) -> int:
+        """Units that a thread copies."""
+        if self.together:
+            return -(-self.rows // self.together)
+        return -(-self.rows * self.columns // self.threads)

@@ -78,7 +78,7 @@ class _Fragments:
 
     def __init__(self, em: Emitter, tile: SharedTile, row: Prim, chunk: Prim) -> None:
         self.em, self.tile = em, tile
-        self.pitch = tile.pitch * CHUNK
+        self.pitch = tile.pitch * tile.dtype.bytes
         start = em.memory.shared_base() + tirx.Cast("uint32", row * self.pitch)
         lane = start + tirx.Cast("uint32", (chunk ^ tile.phase(row % 8)) * CHUNK)
         key = str(lane)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
+from tilecc.codegen.cuda.access import Portions
 from tilecc.codegen.cuda.elements import local
 from tilecc.codegen.cuda.mathlib import Prim
 from tilecc.codegen.cuda.shared import SharedTile
@@ -32,20 +32,14 @@ class Copy:
     def __init__(self, memory: Memory, op: Op, tile: SharedTile, unit: int) -> None:
         self.memory, self.em, self.op, self.tile, self.unit = memory, memory.em, op, tile, unit
         self.tensor = self.em.tensors[op.operands[1 if op.name == "store" else 0]]
-        each = unit // tile.dtype.bytes
-        self.each = each
         self.sizes = dict(tile.axes)
-        self.shape = [(a, tile.size(a) if tile.zero else n) for a, n in tile.axes]
-        if each > 1:
-            self.tensor.alignment = max(self.tensor.alignment, unit)
-        inner = self.shape[-1][1]
-        self.columns = -(-inner // each)
-        self.rows = prod(n for _, n in self.shape[:-1])
         self.threads = self.em.plan.roles.threads
-        self.together = self.threads // self.columns
-        """Rows copied at once, so that each thread stays in its column; 0: no whole row."""
-        at_once = self.together or self.threads
-        self.pieces = -(-(self.rows if self.together else self.rows * self.columns) // at_once)
+        portions = Portions.of(tile, unit, self.threads)
+        self.shape, self.each = portions.shape, portions.each
+        self.columns, self.rows = portions.columns, portions.rows
+        self.together, self.pieces = portions.together, portions.pieces
+        if self.each > 1:
+            self.tensor.alignment = max(self.tensor.alignment, unit)
         self.starts: dict[str, Prim] = {}
         self.base: Any = None
         self.pointer: Any = None

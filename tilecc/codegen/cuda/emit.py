@@ -9,6 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
+from tilecc.codegen.cuda.banks import is_filled, pairs, stored_layout
 from tilecc.codegen.cuda.contract import TensorProduct, contract
 from tilecc.codegen.cuda.elements import At, local
 from tilecc.codegen.cuda.interleave import is_predicable
@@ -317,26 +318,30 @@ class Emitter:
     def to_shared(self, v: Value, tile: SharedTile) -> None:
         """Write a value's elements to a tile, each by one thread."""
         home = self.plan.homes[v]
-        layout = home.layout if isinstance(home, Registers) else self.plan.roles.layout(v.type)
+        layout = stored_layout(self.plan, v)
         fresh = home is tile or home == "inline"
         get = self.unrounded if fresh else self.read
         if tile.zero:
             self.memory.zero_padding(tile)
+        if v.owner is not None and is_filled(self.plan, v.owner, tile):
+            self.memory.fill(v, tile)
+            return
         t = v.type.dtype
-        pairs = layout.registers[-1:] == (("c", 2),) and t.bits == 16 and t.kind == "float"
-        pairs = pairs and any(d.source == "c" for d in layout.digits(str(tile.inner)))
-        # A pair must not reach into the padding, which another thread fills.
-        pairs = pairs and v.type.axis(str(tile.inner)).size % 2 == 0
-        with self.elements(layout, "c" if pairs else "") as env:
-            if pairs:
+        pair = pairs(v, layout, tile)
+        with self.elements(layout, "c" if pair else "") as env:
+            if pair:
                 first, second = (At(layout, {**env, "c": tirx.const(c, "int32")}) for c in (0, 1))
                 with self.when(self.owned(layout, v, first)):
+                    index = self.position(tile, v, first)
+                    if t.bits == 32:
+                        to = T.address_of(self.view(tile)[index])
+                        T.evaluate(self.call("store_pair", to, get(v, first), get(v, second)))
+                        return
                     if isinstance(home, Registers) and home.packed:
                         x = self.buffers[v][layout.register(first.env) // 2]
                     else:
                         x = self.math.pack(get(v, first), get(v, second), t)
-                    index = self.position(tile, v, first) // 2
-                    T.buffer_store(self.view(tile, "uint32"), x, [index])
+                    T.buffer_store(self.view(tile, "uint32"), x, [index // 2])
                 return
             at = At(layout, env)
             with self.when(self.owned(layout, v, at)):

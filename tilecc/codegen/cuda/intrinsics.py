@@ -184,6 +184,13 @@ INTRINSICS: dict[str, list[Intrinsic]] = {
             "uint4 v = *(const uint4*)p; d[0] = v.x; d[1] = v.y; d[2] = v.z; d[3] = v.w;",
         )
     ],
+    "store_pair": [
+        Intrinsic(
+            "void",
+            "float* p, float x, float y",
+            "*(float2*)p = make_float2(x, y);",
+        )
+    ],
     "store_16": [
         Intrinsic(
             "void",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tilecc.codegen.cuda.arrange import arrange
 from tilecc.codegen.cuda.hazards import place_barriers
 from tilecc.codegen.cuda.plan import Plan
 from tilecc.codegen.cuda.steps import Item, Loop, Registers, Step
@@ -35,6 +36,7 @@ def rooms(func: Func, target: Target) -> tuple[Room, ...]:
 
 
 def _room(plan: Plan) -> Room:
+    arrange(plan)
     return Room(place_barriers(plan), _Lives(plan).most(), plan.roles.threads)
 
 

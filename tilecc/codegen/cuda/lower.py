@@ -13,7 +13,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.lower import kernel_arguments
-from tilecc.codegen.cuda.access import copy_unit
+from tilecc.codegen.cuda.arrange import arrange
 from tilecc.codegen.cuda.elements import At
 from tilecc.codegen.cuda.emit import MARK, Emitter
 from tilecc.codegen.cuda.hazards import place_barriers
@@ -23,7 +23,6 @@ from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.mathlib import MEMORY, Prim, register_type
 from tilecc.codegen.cuda.memory import Tensor
 from tilecc.codegen.cuda.plan import Plan
-from tilecc.codegen.cuda.steps import Item, Loop, Step
 from tilecc.codegen.program import MARKED, DeviceKernel, DeviceProgram, Parameter
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func, Op, Value
@@ -134,7 +133,7 @@ def _lower(
 ) -> DeviceKernel:
     plan = Plan(kernel, target, aligned)
     intrinsics = Intrinsics(number(target.arch))
-    _mark_asynchronous(plan.items, intrinsics, aligned)
+    arrange(plan)
     size = place_barriers(plan)
     _check_shared(size, kernel, target)
     put_off(plan, plan.items)
@@ -178,19 +177,6 @@ def _lower(
         size,
         alignment,
     )
-
-
-def _mark_asynchronous(items: Sequence[Item], intrinsics: Intrinsics, aligned: bool) -> None:
-    """Tiles that asynchronous copies fill, so that barriers wait for them."""
-    for item in items:
-        if isinstance(item, Step):
-            if item.kind == "load" and copy_unit(item.op, item.writes[0], intrinsics, aligned):
-                item.writes[0].asynchronous = True
-        elif isinstance(item, Loop):
-            _mark_asynchronous(item.body, intrinsics, aligned)
-        else:
-            _mark_asynchronous(item.then, intrinsics, aligned)
-            _mark_asynchronous(item.other, intrinsics, aligned)
 
 
 def _check_shared(size: int, kernel: Op, target: Target) -> None:

@@ -20,7 +20,7 @@ from tilecc.codegen.cuda.elements import At
 from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.mathlib import MEMORY, Prim
 from tilecc.codegen.cuda.shared import CHUNK, SharedTile
-from tilecc.ir.core import Op, Range
+from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import I64
 
 if TYPE_CHECKING:
@@ -78,6 +78,15 @@ class Memory:
                 index = tile.offset // tile.dtype.bytes + tile.index(at)
                 T.buffer_store(view, tirx.const(0, MEMORY[tile.dtype.name]), [index])
 
+    def fill(self, v: Value, tile: SharedTile) -> None:
+        """A tile of what does not depend on other tiles, neighbours by neighbouring threads."""
+        em = self.em
+        with Spread(em, prod(n for _, n in tile.axes)) as n:
+            where = split(n, tile.axes)
+            x = em.math.to_memory(em.unrounded(v, At(Layout((), ()), {}, where)), v.type.dtype)
+            index = tile.offset // tile.dtype.bytes + tile.index(where)
+            T.buffer_store(em.view(tile), x, [index])
+
     # Loads
 
     def scalar(self, op: Op) -> Prim:
@@ -99,7 +108,7 @@ class Memory:
         home = tile or self.em.plan.homes.get(op.result)
         if not isinstance(home, SharedTile):
             return None
-        unit = copy_unit(op, home, self.em.call, self.aligned)
+        unit = copy_unit(op, home, self.em.plan.target, self.aligned)
         return Copy(self, op, home, unit) if unit else None
 
     def load_elements(self, op: Op, tile: SharedTile) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilecc.codegen.cuda.access import goes_by_rows, memory_order
+from tilecc.codegen.cuda.access import copy_unit, goes_by_rows, memory_order
 from tilecc.codegen.cuda.layout import Layout, conforms
 from tilecc.codegen.cuda.products import Matrix, matrix_product
 from tilecc.codegen.cuda.roles import Roles, factors, wide
@@ -110,6 +110,8 @@ class Plan:
         if tile is None:
             tile = self._tile(op.result, memory_order(op))
         self.homes[op.result] = tile
+        if copy_unit(op, tile, self.target, self.aligned):
+            tile.asynchronous = True
         yield Step("load", op, op.result, reads=read, writes=[tile])
 
     def _tables(self, op: Op) -> list[SharedTile]:

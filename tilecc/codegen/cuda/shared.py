@@ -1,8 +1,7 @@
 """Tiles in shared memory: where their elements are, and how tiles share the room.
 
-A row is the innermost axis. Its 16-byte chunks are permuted by an XOR with bits of the row's number
-so that 8 rows' chunks of the same number lie in different banks: those are what ldmatrix reads at
-once, and what threads read that stand in different rows of a fragment.
+A row is the innermost axis. Between rows there may be a gap, and a row's 16-byte chunks may be
+permuted by an XOR with bits of the row's number: `arrange` chooses by what reads and writes a tile.
 """
 
 from __future__ import annotations
@@ -21,6 +20,18 @@ ALIGN = 128
 _BANK_ROWS = 8  # chunks in 128 bytes, the width of all banks
 
 
+@dataclass(frozen=True)
+class Arrangement:
+    """How rows lie: `gap` elements from the end of one to the next, `bits` of a chunk's number are
+    permuted. `turned`: neighbouring rows differ in the second of the permuted bits, and not in the
+    first: then 32 bytes of 4 rows lie in different banks as 16 bytes of 8 rows do.
+    """
+
+    gap: int = 0
+    bits: int = 0
+    turned: bool = False
+
+
 @dataclass(eq=False)
 class SharedTile:
     """A tile's place: `axes` (name, size) in memory order, `dtype` of its elements.
@@ -36,6 +47,7 @@ class SharedTile:
     padded: dict[str, int] = field(default_factory=dict)
     offset: int = -1
     asynchronous: bool = False
+    chosen: Arrangement | None = None
 
     def require(self, axis: str, size: int) -> None:
         """Have room for (and zeros in) at least `size` along an axis."""
@@ -73,28 +85,47 @@ class SharedTile:
         return -(-self.columns * self.dtype.bytes // CHUNK)
 
     @property
+    def arrangement(self) -> Arrangement:
+        """What has been chosen, or else what suits whole chunks: ldmatrix, and copies of 16 bytes.
+
+        A row that takes all banks a number of times has a chunk behind it. Others are permuted.
+        """
+        if self.chosen is not None:
+            return self.chosen
+        rest = self.chunks * self.per_chunk - self.columns
+        if self.rows == 1:
+            return Arrangement(rest)
+        if self.chunks % _BANK_ROWS == 0:
+            return Arrangement(rest + self.per_chunk)
+        return Arrangement(rest, self.most_bits)
+
+    @property
+    def most_bits(self) -> int:
+        """How many bits of a chunk's number may be permuted within a row."""
+        return min(_BANK_ROWS, self.chunks & -self.chunks).bit_length() - 1
+
+    @property
     def bytes(self) -> int:
-        """Bytes of the tile."""
-        return self.rows * self.pitch * CHUNK
+        """Bytes of the tile, in whole chunks."""
+        return -(-self.rows * self.pitch * self.dtype.bytes // CHUNK) * CHUNK
 
     @property
     def pitch(self) -> int:
-        """Chunks from one row to the next."""
-        return self.chunks + (self.rows > 1 and self.chunks % _BANK_ROWS == 0)
+        """Elements from one row to the next."""
+        return self.columns + self.arrangement.gap
 
     @property
     def bits(self) -> int:
         """How many bits of a chunk's number are permuted."""
-        if self.rows == 1 or self.pitch > self.chunks:
-            return 0
-        low = self.chunks & -self.chunks
-        return min(_BANK_ROWS, low).bit_length() - 1
+        return self.arrangement.bits
 
     def phase(self, row: Any) -> Any:
         """What chunk numbers of a row are XORed with."""
         step = _BANK_ROWS >> self.bits
-        by = row // step if step > 1 else row
-        return by % (1 << self.bits)
+        by = (row // step if step > 1 else row) % (1 << self.bits)
+        if not self.arrangement.turned:
+            return by
+        return by * 2 % (1 << self.bits) + by // (1 << (self.bits - 1))
 
     def row(self, at: Mapping[str, Any]) -> Any:
         """The number of the row of an element."""
@@ -107,7 +138,7 @@ class SharedTile:
         """The number of an element, counted from the beginning of the tile, in elements."""
         inner = at.get(self.inner, 0) if self.inner is not None else 0
         row = self.row(at)
-        pitch = self.pitch * self.per_chunk
+        pitch = self.pitch
         if not self.bits:
             return row * pitch + inner
         chunk = (inner // self.per_chunk) ^ self.phase(row)
