@@ -11,12 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilecc.ir.dtypes import I64, DType
-from tilecc.ir.expr import Arg, Call, Cast, Const, Expr, Extent, Index, call, walk
+from tilecc.ir.dtypes import I32, I64, DType
+from tilecc.ir.expr import Arg, Call, Cast, Const, Expr, Extent, Index, call, transform, walk
+from tilecc.ir.ops import infer_dtype
 
 INTEGER_FUNCTIONS = frozenset(
     ["add", "sub", "mul", "neg", "floordiv", "mod", "ceildiv", "minimum", "maximum", "abs"]
 )
+
+_GROWING = frozenset(["add", "sub", "mul", "neg", "abs"])
+"""What these give may need more bits than their operands have."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +153,32 @@ def is_integer(e: Expr, dtypes: Sequence[DType] | None = None) -> bool:
             kids = [a, b, *(k for n in walk(cond) if _compares(n) for k in n.children())]
             return all(is_integer(k, dtypes) for k in kids)
         case Call(fn, args):
+            if dtypes is not None and _wraps(e, dtypes):
+                return False
             return fn in INTEGER_FUNCTIONS and all(is_integer(a, dtypes) for a in args)
     return False
+
+
+def widened(e: Expr, dtypes: Sequence[DType]) -> Expr:
+    """`e` with its arithmetic on 32-bit operands in 64 bits, as forms take all arithmetic to be."""
+
+    def f(n: Expr) -> Expr | None:
+        if not _wraps(n, dtypes):
+            return None
+        assert isinstance(n, Call)
+        return Call(n.fn, tuple(a if isinstance(a, Const) else Cast(a, I64) for a in n.args))
+
+    return transform(e, f)
+
+
+def _wraps(e: Expr, dtypes: Sequence[DType]) -> bool:
+    """Whether `e` is arithmetic that overflows at 32 bits, though its operands do not."""
+    return (
+        isinstance(e, Call)
+        and e.fn in _GROWING
+        and infer_dtype(e, dtypes) is I32
+        and any(infer_dtype(a, dtypes) is I32 for a in e.args if not isinstance(a, Const))
+    )
 
 
 def _compares(e: Expr) -> bool:

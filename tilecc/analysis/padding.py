@@ -7,6 +7,7 @@ wrote; such a tensor is read as zero behind the padding.
 
 from __future__ import annotations
 
+from tilecc.analysis.forms import widened
 from tilecc.analysis.neutral import Neutral
 from tilecc.analysis.predicate import TRUE, Pred, conj, reads, to_expr, weaken
 from tilecc.ir.core import Op, Value
@@ -36,7 +37,7 @@ def padding(facts: Neutral, contraction: Op, v: Value) -> tuple[Expr, list[Value
     live = conj(weaken(facts.differs(f, 0.0, chunk=False), readable) for f in others)
     if live == TRUE or not _on_sum(live, facts, contraction):
         return None
-    e = to_expr(live)
+    e = widened(to_expr(live), facts.dtypes)
     numbers = sorted(arg_numbers(e))
     renumbered = shift_args(e, {k: Arg(n) for n, k in enumerate(numbers)})
     return renumbered, [facts.values[k] for k in numbers]

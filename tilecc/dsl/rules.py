@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilecc.ir.dtypes import F64, I64, DType, promote
+from tilecc.ir.dtypes import F64, I32, I64, DType, promote
 from tilecc.ir.expr import FUNCTIONS, Call, Cast, Const, Expr, call
 
 
@@ -34,6 +34,8 @@ class Scalar:
 
 _LOGICAL = {"and": "&", "or": "|", "xor": "^", "not": "~"}
 _EQUALITY = {"eq", "ne"}
+# Of integers, what these give may need more bits than they have.
+_GROWING = {"add", "sub", "mul", "neg", "abs"}
 
 
 def scalar_call(fn: str, args: Sequence[Scalar], default: DType) -> Expr:
@@ -61,6 +63,8 @@ def scalar_call(fn: str, args: Sequence[Scalar], default: DType) -> Expr:
         _want_room(args)
         floating = any(_is_float(a) for a in args)
         args = _double(args, default, floating or (kind == "float" and fn not in _REWRITES))
+        if fn in _GROWING:
+            args = _wide(args)
     if all(a.weak for a in args):
         return fold(fn, [a.expr for a in args])
     rewrite = _REWRITES.get(fn)
@@ -94,6 +98,17 @@ def _double(args: Sequence[Scalar], default: DType, floating: bool) -> list[Scal
     if default is not F64 or strong or not floating:
         return list(args)
     return [a if a.weak or _is_float(a) else Scalar(Cast(a.expr, F64), F64) for a in args]
+
+
+def _wide(args: Sequence[Scalar]) -> list[Scalar]:
+    """32-bit integers as 64-bit ones: sums wrap nowhere, so a mask may be solved for a coordinate.
+
+    Narrower ones become 32-bit integers by themselves.
+    """
+    strong = [a.dtype for a in args if not a.weak]
+    if any(a.dtype.kind != "int" for a in args) or I32 not in strong:
+        return list(args)
+    return [a if a.weak or a.dtype is I64 else Scalar(Cast(a.expr, I64), I64) for a in args]
 
 
 def _want_predicates(symbol: str, args: Sequence[Scalar]) -> None:

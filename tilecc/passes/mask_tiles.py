@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from tilecc.analysis.forms import widened
 from tilecc.analysis.neutral import Neutral
 from tilecc.analysis.padding import in_memory, padding
 from tilecc.analysis.predicate import (
@@ -158,6 +159,7 @@ class _Search:
             return None
         axis = self.stream.attrs["axis"]
         e = to_expr(pred, axis)
+        e = widened(e, self.facts.dtypes)
         values = [self.facts.values[k] for k in sorted(arg_numbers(e))]
         numbers = {k: Arg(n) for n, k in enumerate(sorted(arg_numbers(e)))}
         return shift_args(e, dict(numbers)), values

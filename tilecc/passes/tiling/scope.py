@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tilecc.analysis.forms import widened
 from tilecc.ir.core import Axis, Block, Builder, Op, TensorType, Value
 from tilecc.ir.dtypes import I64
 from tilecc.ir.expr import (
@@ -113,6 +114,10 @@ class Scope:
             and replace(type, space=operands[e.k].type.space) == operands[e.k].type
         ):
             return operands[e.k]
+        dtypes = [v.type.dtype for v in operands]
+        wide = widened(e, dtypes)
+        if wide != e:  # of coordinates and data: bounds are solved for in 64 bits
+            e = wide if infer_dtype(wide, dtypes) is type.dtype else Cast(wide, type.dtype)
         key = ("map", e, tuple(operands), type)
         if key not in self.shared:
             op = self.builder.op("map", operands, [type], names=[name], expr=e)
