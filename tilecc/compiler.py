@@ -198,6 +198,25 @@ def tile_stage(names: Sequence[str]) -> str:
     return "tile" if "tile" in names else [n for n in names if n not in _LAST.split(",")][-1]
 
 
+# A kernel of so many operations takes minutes to compile: to fuse, and LLVM to allocate registers.
+MOST_OPERATIONS = 5000
+
+
+def refuse_too_long(func: Func) -> None:
+    """Refuse a program that would not be compiled in reasonable time.
+
+    Raises:
+        CompileError: it has more than MOST_OPERATIONS operations; with the line of the first of
+            those that are too many.
+    """
+    ops = list(func.walk())
+    if len(ops) > MOST_OPERATIONS:
+        message = f"{func.name} has {len(ops):,} operations, and {MOST_OPERATIONS:,} are the most"
+        hint = "a Python loop is written out turn by turn: let it take fewer turns, or reduce over"
+        loc = ops[MOST_OPERATIONS].loc
+        raise CompileError(Diagnostic(message, loc, f"{hint} an axis of the turns (over=)"))
+
+
 class NeedsExtents(TileccError):
     """A program that can be compiled when more of its extents are numbers."""
 
@@ -248,6 +267,7 @@ class Compiler:
         threads: int | None = None,
     ) -> None:
         """`threads`: how many there will be, for split="fill"; else the target's cores."""
+        refuse_too_long(func)
         self.func, self.target, self.tile = func, target, tile
         self.level = func.level
         if self.level == "tile" and target.kind == "cpu":  # written by hand, perhaps
@@ -301,7 +321,7 @@ class Compiler:
             tile = _tile_pass(self.tile)
         run = _joined(run, PassManager(tile).run(run.func))
         unchecked = choice is None or self.target.kind == "cpu"
-        if self.to_run and self.level != "tile" and unchecked:
+        if self.to_run and unchecked:
             from tilecc.cost import refuse_what_cannot_run
 
             refuse_what_cannot_run(run.func, self.target)

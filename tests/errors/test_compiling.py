@@ -3,7 +3,11 @@
 import pytest
 
 import tilecc as tc
+from tilecc.compiler import MOST_OPERATIONS
 from tilecc.errors import TileccError
+from tilecc.ir.core import bind_extents
+from tilecc.ir.printer import print_ir
+from tilecc.pipeline import PassManager
 
 
 @tc.spec
@@ -52,6 +56,30 @@ TOO_LARGE = [
 def test_tiles_that_cannot_run(tile, static, target, message):
     with pytest.raises(TileccError, match=f"(?s){message}"):
         tc.compile(attention, target=target, tile=tile, static=static)
+
+
+@pytest.mark.parametrize(("size", "target", "message"), [(r[0], *r[2:]) for r in TOO_LARGE[1:3]])
+def test_tile_ir_by_hand_that_cannot_run(tmp_path, size, target, message):
+    """What a person wrote is held to the same limits."""
+    func = bind_extents(attention.trace("float32"), D64)
+    passes = f"simplify,fuse,online-softmax,mask-tiles,exponents,tile{{i={size},j={size}}}"
+    file = tmp_path / "large.tcir"
+    file.write_text(print_ir(PassManager(passes).run(func).func))
+    with pytest.raises(TileccError, match=f"(?s){message}"):
+        tc.compile(file, target=target)
+
+
+def test_a_program_that_would_take_minutes():
+    """Of a loop that is written out, the line is that of the first turn too many."""
+
+    @tc.spec
+    def long(x: tc.Tensor["i j"]):
+        for _ in range(MOST_OPERATIONS):
+            x = -x
+        return tc.sum(x, over="j")
+
+    with pytest.raises(TileccError, match=r"5,002 operations, and 5,000 are the most(?s:.*)turns"):
+        tc.compile(long)
 
 
 def test_tiles_that_run_slowly_are_compiled():
