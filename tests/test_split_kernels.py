@@ -8,6 +8,7 @@ from references import log_sum_exp, softmax
 
 import tilecc as tc
 from tilecc.errors import CompileError
+from tilecc.machines import GENERIC_CPUS
 
 SPLITS = (None, "auto", "fill", 3)
 
@@ -126,3 +127,12 @@ def test_many_rows_are_not_split_unasked():
 def test_what_is_no_way_to_split(split):
     with pytest.raises(CompileError, match=r"(?s)no way to split.*number of parts"):
         tc.compile(causal, static={"D": 16}, split=split)
+
+
+@pytest.mark.parametrize("machine", GENERIC_CPUS, ids=lambda m: m.name)
+def test_tiles_of_few_rows_divide_their_parts(machine):
+    """Or the tiles at both ends of each part run with mask code."""
+    kernel = tc.compile(decode, target=machine, static={"D": 64})
+    compiled = kernel.compiled_for({"B": 1, "H": 1, "N": 8192, "D": 64})
+    (size,) = {int(n) for a, n in compiled.tile.items() if a == "j"}
+    assert 2048 % size == 0

@@ -17,11 +17,16 @@ MERGED = 8  # of what one kernel writes program by program, how much another rea
 
 @dataclass(frozen=True)
 class Ladder:
-    """Sizes of rows and of streamed axes; `square`: the same for both."""
+    """Sizes of rows and of streamed axes; `square`: the same for both.
+
+    `alone`: sizes of streamed axes in place of `streamed`, where all rows are fewer than `least`.
+    """
 
     rows: tuple[int, ...]
     streamed: tuple[int, ...]
     square: bool = False
+    alone: tuple[int, ...] = ()
+    least: int = 0
 
 
 def ladder(target: Target) -> Ladder:
@@ -33,9 +38,10 @@ def ladder(target: Target) -> Ladder:
     lanes = max(4, target.lanes("f32"))
     row = tuple(n for n in (16, 32, 64, 128) if n % lanes == 0)
     streamed: tuple[int, ...] = (32, 64, 128, 256)
+    alone = streamed  # divide the parts that the keys of few rows are split into
     if 64 % target.register_tile[0]:  # what a register tile leaves over is done at half its speed
         streamed = (48, 96, 192)
-    return Ladder(row or (lanes,), streamed)
+    return Ladder(row or (lanes,), streamed, alone=alone, least=lanes)
 
 
 def kernels_of(func: Func) -> list[Op]:
@@ -58,10 +64,12 @@ def tiles(func: Func, target: Target, steps: Ladder | None = None) -> list[dict[
         points |= set(kernel.attrs["over"]) - set(tiled_rows(kernel))
     merged = {a: _clamped(MERGED, axis) for a, axis in streams.items() if a in points}
     streams = {a: axis for a, axis in streams.items() if a not in merged}
+    few = all(a.static is not None and a.static < steps.least for a in row_axes.values())
+    columns = steps.alone if few and steps.alone else steps.streamed
     pairs = (
         [(n, n) for n in steps.rows]
         if steps.square
-        else [(r, s) for r in (steps.rows if row_axes else steps.rows[:1]) for s in steps.streamed]
+        else [(r, s) for r in (steps.rows if row_axes else steps.rows[:1]) for s in columns]
     )
     found: list[dict[str, int]] = []
     for row, stream in pairs:
