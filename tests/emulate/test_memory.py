@@ -232,6 +232,39 @@ def test_local_memory_is_each_threads_own():
     assert kinds(run(body.replace("READ", "32"), a=a)) == [report.OUT_OF_BOUNDS]
 
 
+@pytest.mark.parametrize("space", ["shared", "local"])
+@pytest.mark.parametrize(
+    ("pragma", "expected"),
+    [
+        ('.pragma "used_bytes_mask 63";', []),
+        ('.pragma "used_bytes_mask 0xff";', [report.UNINITIALISED]),
+        ("", [report.UNINITIALISED]),
+    ],
+)
+def test_bytes_of_a_load_that_are_not_used(space, pragma, expected):
+    """Compilers read three of four halves by one load, and say so. Nothing else is meant."""
+    body = f"""
+      .{space} .align 8 .b8 room[256];
+      mov.u32 %r0, %tid.x;
+      mov.u32 %r1, room;
+      mad.lo.u32 %r1, %r0, {8 if space == "shared" else 0}, %r1;
+      mov.b16 %h0, 7;
+      st.{space}.u16 [%r1], %h0;
+      st.{space}.u32 [%r1+4], %r0;
+      st.{space}.u16 [%r1+2], %h0;
+      bar.sync 0;
+      mul.wide.u32 %rd0, %r0, 8;
+      add.s64 %rd1, %a, %rd0;
+      {pragma}
+      ld.{space}.v4.u16 {{%h1, %h2, %h3, %h4}}, [%r1];
+      st.global.u16 [%rd1], %h1;
+      ret;"""
+    a = np.zeros(128, np.uint16)
+    used = body.replace(f"st.{space}.u32 [%r1+4], %r0;", f"st.{space}.u16 [%r1+4], %h0;")
+    assert kinds(run(used, a=a)) == expected
+    assert kinds(run(body, a=a)) == []
+
+
 def test_module_variables():
     declarations = """
       .const .align 4 .b8 table[8] = {1, 0, 0, 0, 255, 255};

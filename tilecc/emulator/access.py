@@ -171,6 +171,11 @@ def check_shared_read(
     """Races and uninitialised bytes of a read of `site.size` bytes at each offset."""
     shadow, shift = s.batch.shadow, s.launch.granule_shift
     first, n = offsets >> shift, max(1, site.size >> shift)
+    if site.ins.used is not None:
+        used = [k for k in range(n) if site.ins.used >> (k << shift) & (1 << (1 << shift)) - 1]
+        first, n = (first[:, None] + used).ravel(), 1
+        offsets = (offsets[:, None] + (np.array(used) << shift)).ravel()
+        t = t.at(np.repeat(np.arange(len(t.cta)), len(used)))
     written = shadow.last_writes(t, first, n)
     cells = shadow.unordered_writes(t, written)
     if cells.any():

@@ -136,11 +136,18 @@ def load_local(s: Strand, m: Mask, site: Site, where: Array) -> list[Array]:
     at = offsets.ravel() if m is None else offsets[m]
     part = s.parts(m)
     written = access.load_flat(s.local_written, part, at, site.width, site.count)
-    known = np.iinfo(written.dtype).max
-    if (written != known).any():
+    missing = ~written & _used_bits(site)
+    if missing.any():
         message = "reads local memory that was not written"
-        s.find(report.UNINITIALISED, site.ins, message, int((written != known).sum()))
+        s.find(report.UNINITIALISED, site.ins, message, int(np.count_nonzero(missing)))
     return s.spread(m, access.load_flat(s.local, part, at, site.width, site.count))
+
+
+def _used_bits(site: Site) -> Array:
+    """Of each word that is loaded, the bits that are used."""
+    used = (1 << site.size) - 1 if site.ins.used is None else site.ins.used
+    octets = [0xFF * (used >> k & 1) for k in range(site.size)]
+    return np.array(octets, np.uint8).view(f"u{site.width}")
 
 
 def store_local(s: Strand, m: Mask, site: Site, where: Array, values: list[Array]) -> None:

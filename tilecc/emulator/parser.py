@@ -36,6 +36,7 @@ class Parser:
             int(m[1]): m[2] for m in re.finditer(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M)
         }
         self._loc: SourceLine | None = None
+        self._used: int | None = None
         self._inlined: dict[tuple[str, ...], list[str]] = {}
         self._scope_count = 0
 
@@ -184,7 +185,9 @@ class Parser:
             self._registers(f)
         elif token.text == ".pragma":
             while not self._stream.take(";"):
-                self._stream.next()
+                name, _, value = self._stream.next().text.strip('"').partition(" ")
+                if name == "used_bytes_mask":
+                    self._used = int(value, 0)
         elif token.text in _SPACES:
             f.variables.append(self._variable(token.text))
         else:
@@ -234,4 +237,7 @@ class Parser:
                 raise self._stream.error(self._stream.peek(), "expected ',' or ';'")
         text = self._stream.lines[first.line - 1].strip()
         mods = tuple(modifiers)
-        return Instruction(opcode, mods, tuple(operands), predicate, first.line, text, self._loc)
+        used, self._used = self._used, None
+        return Instruction(
+            opcode, mods, tuple(operands), predicate, first.line, text, self._loc, used
+        )

@@ -32,6 +32,8 @@ class Instruction:
     line: int
     text: str
     loc: SourceLine | None = None
+    used: int | None = None
+    """Of a load, which of its bytes are used, as bits (`.pragma "used_bytes_mask"`)."""
 
     @property
     def name(self) -> str:
