@@ -106,9 +106,9 @@ def _wide(args: Sequence[Scalar]) -> list[Scalar]:
     Narrower ones become 32-bit integers by themselves.
     """
     strong = [a.dtype for a in args if not a.weak]
-    if any(a.dtype.kind != "int" for a in args) or I32 not in strong:
+    if any(a.dtype.kind != "int" for a in args) or I32 not in strong or I64 in strong:
         return list(args)
-    return [a if a.weak or a.dtype is I64 else Scalar(Cast(a.expr, I64), I64) for a in args]
+    return [a if a.weak else Scalar(Cast(a.expr, I64), I64) for a in args]
 
 
 def _want_predicates(symbol: str, args: Sequence[Scalar]) -> None:

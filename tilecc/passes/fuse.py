@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
-import networkx as nx
-
 from tilecc.analysis.roles import Refusal, Roles, reductions
 from tilecc.ir.core import Block, Builder, Cloner, Func, Op, Value
 from tilecc.ir.expr import Arg, extents
 from tilecc.passes.base import Remarks
 from tilecc.passes.fusing.build import build
 from tilecc.passes.fusing.graph import Graph
+from tilecc.passes.fusing.quotient import Quotient
 from tilecc.passes.fusing.traffic import size, traffic
 
 # The part of the traffic that must be intermediate tensors, for extents that could stay symbolic to
@@ -111,7 +110,7 @@ def _grow(graph: Graph, remarks: Remarks) -> list[frozenset[Op]]:
 
 def _told(graph: Graph, producer: Op, consumer: Op, merges: bool, reason: str) -> str:
     """A sentence on two operations that share a kernel, or do not."""
-    if graph.dag.has_edge(producer, consumer):
+    if (producer, consumer) in graph.edges:
         what = "is fused into" if merges else "is not fused into"
     else:
         what = "shares a kernel with" if merges else "does not share a kernel with"
@@ -128,11 +127,12 @@ def _candidates(graph: Graph) -> list[tuple[Op, Op]]:
     def cost(v: Value) -> float:
         return size(v.type, graph.heads) * (1 + len(graph.uses.get(v, [])))
 
-    edges = sorted(graph.dag.edges, key=lambda e: -cost(e[0].result))
+    edges = sorted(graph.edges, key=lambda e: -cost(e[0].result))
+    reads = {op: set(graph.inputs(op)) for op in graph.nodes}
     siblings = [
         (x, y)
         for x, y in combinations(graph.nodes, 2)
-        if set(graph.inputs(x)) & set(graph.inputs(y)) and (x, y) not in graph.dag.edges
+        if not reads[x].isdisjoint(reads[y]) and (x, y) not in graph.edges
     ]
     return edges + siblings
 
@@ -199,12 +199,7 @@ def _between(
 ) -> list[frozenset[Op]]:
     """`a`, the groups on paths between `a` and `b`, and `b`: these merge together or not at all."""
     pair = a | b
-    quotient: nx.DiGraph[frozenset[Op]] = nx.DiGraph()
-    quotient.add_node(pair)
-    for x, y in graph.dag.edges:
-        gx, gy = (pair if op in pair else group_of[op] for op in (x, y))
-        if gx is not gy:
-            quotient.add_edge(gx, gy)
-    cycle = next(c for c in nx.strongly_connected_components(quotient) if pair in c)
+    merged = {op: pair if op in pair else g for op, g in group_of.items()}
+    cycle = Quotient(graph.edges, merged).between(pair)
     inner = [g for g in dict.fromkeys(group_of.values()) if g in cycle and g is not pair]
     return [a, *inner, b]

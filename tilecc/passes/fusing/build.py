@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import networkx as nx
-
 from tilecc.analysis.roles import Refusal
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Block, Builder, Cloner, Func, Op, Value
 from tilecc.passes.fusing.graph import Graph
+from tilecc.passes.fusing.quotient import Quotient
 
 
 def build(func: Func, graph: Graph, groups: Sequence[frozenset[Op]]) -> Func:
     """One kernel a group, in an order that respects the dependences."""
     group_of = {op: g for g in groups for op in g}
-    quotient: nx.DiGraph[frozenset[Op]] = nx.DiGraph()
-    quotient.add_nodes_from(groups)
-    for x, y in graph.dag.edges:
-        if group_of[x] is not group_of[y]:
-            quotient.add_edge(group_of[x], group_of[y])
+    quotient = Quotient(graph.edges, group_of)
     first = {g: min(graph.order[op] for op in g) for g in groups}
     host = Cloner()
     params = [host.fresh(p) for p in func.params]
     body = Block()
-    for g in nx.lexicographical_topological_sort(quotient, key=first.__getitem__):
+    for g in quotient.order(first.__getitem__):
         body.ops.append(_Kernel(graph, g, host).build())
     ret = func.body.terminator
     Builder(body, ret.loc).op("return", [host.value(v) for v in ret.operands])

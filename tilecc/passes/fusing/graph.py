@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import networkx as nx
-
 from tilecc.analysis.roles import Refusal, Roles, assign_roles
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func, Op, Value, uses
@@ -32,12 +30,10 @@ class Graph:
         # Axes along which an argument is contiguous.
         self.last = {p.type.names[-1] for p in func.params if p.type.axes}
         self.heads = _head_extents(func)
-        self.dag: nx.DiGraph[Op] = nx.DiGraph()
-        self.dag.add_nodes_from(self.nodes)
-        for op in self.nodes:
-            for v in self.inputs(op):
-                if v.owner is not None and v.owner.name != "at":
-                    self.dag.add_edge(v.owner, op)
+        read = {(v.owner, op): None for op in self.nodes for v in self.inputs(op)}
+        edges = [(x, y) for x, y in read if x is not None and x.name != "at"]
+        # From an operation to what reads its result, in the order of the program.
+        self.edges = dict.fromkeys(sorted(edges, key=lambda e: self.order[e[0]]))
 
     def inputs(self, op: Op, *, direct: bool = True) -> list[Value]:
         """Tensors that `op` reads: itself (if `direct`), and through access maps."""
