@@ -46,8 +46,14 @@ def reductions(ops: Iterable[Op]) -> list[Op]:
     return [op for op in ops if op.name in ("reduce", "contract")]
 
 
-def assign_roles(ops: Sequence[Op], outputs: Sequence[Value]) -> Roles | Refusal:
-    """Roles of the axes of a kernel made of `ops` (in program order) with these outputs."""
+def assign_roles(
+    ops: Sequence[Op], outputs: Sequence[Value], *, binding: bool = False
+) -> Roles | Refusal:
+    """Roles of the axes of a kernel made of `ops` (in program order) with these outputs.
+
+    `binding`: an extent may become a number though axes that are walked have it, too: each length
+    is then compiled for.
+    """
     axes: dict[str, Axis] = {}
     for op in ops:
         for v in [*op.operands, *op.results]:
@@ -73,7 +79,7 @@ def assign_roles(ops: Sequence[Op], outputs: Sequence[Value]) -> Roles | Refusal
     for a in inner:
         for other, names in walked.items():
             shared = extents(axes[a].extent) & names
-            if shared:
+            if shared and not binding:
                 return Refusal(
                     f"axis {a} would have to be whole in a tile, but its extent "
                     f"{', '.join(sorted(shared))} is also that of {other}, which is tiled",

@@ -31,6 +31,8 @@ class _Kernel:
 
     def __init__(self, graph: Graph, group: frozenset[Op], host: Cloner) -> None:
         roles = graph.plan(group)
+        if isinstance(roles, Refusal) and len(group) == 1:
+            roles = graph.plan(group, binding=True)  # alone, it cannot be told apart any further
         self.ops = sorted(group, key=graph.order.__getitem__)
         if isinstance(roles, Refusal):
             message = f"no kernel for this: {roles.reason}"

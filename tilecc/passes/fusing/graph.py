@@ -53,15 +53,18 @@ class Graph:
             or any(u not in group for u in self.uses.get(op.result, []))
         ]
 
-    def plan(self, group: frozenset[Op]) -> Roles | Refusal:
-        """The roles of the axes in a kernel of `group`, or why there is none."""
+    def plan(self, group: frozenset[Op], *, binding: bool = False) -> Roles | Refusal:
+        """The roles of the axes in a kernel of `group`, or why there is none.
+
+        `binding`: at the price of a kernel for each length, see `assign_roles`.
+        """
         ops = sorted(group, key=self.order.__getitem__)
         inside = {op.result for op in ops}
         for op in ops:
             for v in self.inputs(op, direct=False):
                 if v in inside:
                     return Refusal("its result is read through an access map", op.loc)
-        return assign_roles(ops, self.outputs(group))
+        return assign_roles(ops, self.outputs(group), binding=binding)
 
 
 def _head_extents(func: Func) -> frozenset[str]:
