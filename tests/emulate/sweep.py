@@ -115,16 +115,22 @@ def wanted(name: str, inputs: Mapping[str, Any]) -> tuple[Array, ...]:
         return table[name.removeprefix("zoo/")](**cases.widened(inputs))
 
 
-def faults(found: Emulation, want: tuple[Array, ...], dtype: str, even: bool) -> Iterator[str]:
-    """What a run does not show of what it must."""
-    for n, (x, w) in enumerate(zip(found.outputs, want, strict=True)):
+def errors(found: Emulation, want: tuple[Array, ...]) -> Iterator[float]:
+    """By output, the largest difference in parts of the largest magnitude; infinite for a NaN."""
+    for x, w in zip(found.outputs, want, strict=True):
         x = np.asarray(x).astype("f8")
         scale = np.abs(w[np.isfinite(w)]).max(initial=0.0)
         with np.errstate(invalid="ignore"):
             off = np.where(x == w, 0.0, np.abs(x - w))
         error = np.nan_to_num(off, nan=np.inf).max(initial=0.0)
-        if not error <= TOLERANCE[dtype] * scale:
-            yield f"output {n} is off by {error / scale:.1e} of the largest magnitude"
+        yield float(error / scale) if scale else float(error)
+
+
+def faults(found: Emulation, want: tuple[Array, ...], dtype: str, even: bool) -> Iterator[str]:
+    """What a run does not show of what it must."""
+    for n, error in enumerate(errors(found, want)):
+        if not error <= TOLERANCE[dtype]:
+            yield f"output {n} is off by {error:.1e} of the largest magnitude"
     yield from (str(f) for f in found.findings)
     if found.predicted is None:
         yield "no bytes are predicted"
@@ -132,7 +138,7 @@ def faults(found: Emulation, want: tuple[Array, ...], dtype: str, even: bool) ->
     for a in found.bank_conflicts:
         if HELD.search(a.text):
             yield f"bank conflict: {a.wavefronts} for {a.ideal}: {a.text} ({a.origin})"
-    about = found.predicted.estimated if found.predicted is not None else frozenset()
+    about = found.predicted.asked if found.predicted is not None else {}
     for direction in ("read", "write") if even else ():
         for tensor, t in found.traffic(direction).items():
             if t.sectors != t.ideal_sectors and tensor not in about:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilecc.emulator import Finding, Result, SharedAccess, Traffic
@@ -20,9 +20,10 @@ class Moved:
 
     bytes_read: dict[str, int]
     bytes_written: dict[str, int]
-    estimated: frozenset[str] = frozenset()
-    """Tensors that are read at computed places. The model counts each element of a tile; but lanes
-    that read one place ask for it once, and positions beyond an axis read some place, too."""
+    asked: dict[str, int | None] = field(default_factory=dict)
+    """Of tensors that are read at computed places the bytes that lanes ask for, each for itself.
+    Lanes that read one place ask for it once: requested are these without those that are `shared`,
+    a symbol that data and positions decide. None: not counted."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,17 @@ class Emulation:
         return {n: t.bytes for n, t in self.traffic("write").items()}
 
     @property
+    def shared(self) -> dict[str, int]:
+        """Bytes that several lanes of a request named, by tensor read at computed places."""
+        names = self.predicted.asked if self.predicted is not None else {}
+        read = self.traffic("read")
+        return {n: read[n].asked - read[n].bytes for n in names if n in read}
+
+    @property
     def differences(self) -> list[str]:
         """Where the bytes requested by all CTAs are not those that the cost model predicts.
 
-        Reads at computed places (`Moved.estimated`) are left out.
+        Of reads at computed places it is what lanes ask for that must be equal (`Moved.asked`).
         """
         if self.predicted is None or not self.complete:
             return []
@@ -132,9 +140,13 @@ class Emulation:
         ):
             for name in dict.fromkeys([*want, *have]):
                 n, m = have.get(name, 0), want.get(name, 0)
-                about = verb == "reads" and name in self.predicted.estimated
-                if n != m and not about:
+                if n != m and not (verb == "reads" and name in self.predicted.asked):
                     found.append(f"{verb} {n} bytes of {name}, and the cost model predicts {m}")
+        read = self.traffic("read")
+        for name, m in ((k, v) for k, v in self.predicted.asked.items() if v is not None):
+            n = read[name].asked if name in read else 0
+            if n != m:
+                found.append(f"lanes ask for {n} bytes of {name}, and the cost model predicts {m}")
         return found
 
     @property
@@ -165,7 +177,8 @@ class Emulation:
             "bytes": {
                 "requested": _by_tensor(requested),
                 "predicted": predicted,
-                "estimated": sorted(self.predicted.estimated) if self.predicted else [],
+                "asked": dict(self.predicted.asked) if self.predicted else {},
+                "shared": self.shared,
             },
             "sectors": {
                 d: {n: [t.sectors, t.ideal_sectors] for n, t in self.traffic(d).items()}
@@ -202,8 +215,10 @@ class Emulation:
         ):
             for name, t in self.traffic(direction).items():
                 used = t.ideal_sectors / t.sectors if t.sectors else 1.0
-                about = "about " if verb == "reads" and name in model.estimated else ""
-                expected = f"{about}{want[name]} predicted" if name in want else "no prediction"
+                expected = f"{want[name]} predicted" if name in want else "no prediction"
+                if direction == "read" and name in model.asked:
+                    all_of = "predicted" if model.asked[name] == t.asked else "asked for"
+                    expected = f"= {t.asked} {all_of} - {t.asked - t.bytes} shared by lanes"
                 yield (
                     f"{verb:6} {name:8} {have[name]:>12} {expected}, {t.requests} requests, "
                     f"sectors used {used:.0%}"

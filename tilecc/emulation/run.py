@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilecc import emulator
 from tilecc.codegen.program import MARKED, DeviceKernel, DeviceProgram
 from tilecc.cost.whole import Names
+from tilecc.emulation import computed
 from tilecc.emulation.arrays import arguments, arrays, fitting, unwritten, was_written
 from tilecc.emulation.report import Emulation, Launched, Moved
 from tilecc.emulator.ptx import SourceLine
 from tilecc.errors import CompileError, Diagnostic
-from tilecc.ir.core import Func, Range, Value
-from tilecc.ir.expr import Env, arg_numbers, evaluate, indices
+from tilecc.ir.core import Func, Value
+from tilecc.ir.expr import Env, evaluate
+from tilecc.saved.cost import SavedCost
 from tilecc.saved.load import LoadedKernel
 
 if TYPE_CHECKING:
@@ -178,9 +180,10 @@ def _chosen(ctas: Ctas, grid: int) -> Iterable[int] | None:
 def _predicted(kernel: Kernel | LoadedKernel, func: Func, sizes: Mapping[str, Any]) -> Moved | None:
     """The cost model's traffic for the tiled program `func`; None where data decides it."""
     try:
-        io = kernel.cost(**sizes).fused
+        cost = kernel.cost(**sizes)
     except CompileError:
         return None
+    io = cost.fused
     reads = {n: part.bytes for n, part in io.reads.items()}
     writes = {n: part.bytes for n, part in io.writes.items()}
     if any(b is None for b in (*reads.values(), *writes.values())):
@@ -188,21 +191,10 @@ def _predicted(kernel: Kernel | LoadedKernel, func: Func, sizes: Mapping[str, An
     return Moved(
         {n: b for n, b in reads.items() if b is not None},
         {n: b for n, b in writes.items() if b is not None},
-        frozenset(_read_at_computed_places(func)),
+        dict.fromkeys(computed.tensors(func))
+        if isinstance(cost, SavedCost)
+        else computed.asked(cost),
     )
-
-
-def _read_at_computed_places(func: Func) -> Iterator[str]:
-    """Tensors that are not read in boxes alone."""
-    names = Names(func)
-    for op in func.walk():
-        if op.name == "alloc":
-            names.name(op.result)
-        elif op.name == "load":
-            points = [c for c in op.attrs["coords"] if not isinstance(c, Range)]
-            tables = [op.operands[k].type.axes for e in points for k in arg_numbers(e)]
-            if any(tables) or any(indices(e) for e in points):
-                yield names.name(op.operands[0])
 
 
 def _compare(

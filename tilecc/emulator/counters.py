@@ -42,6 +42,7 @@ def traffic(offsets: Array, size: int, shift: int) -> Traffic:
     return Traffic(
         requests=int((each > 0).sum()),
         bytes=int(each.sum()),
+        asked=int(np.count_nonzero(offsets >= 0)) * size,
         sectors=int(sectors.sum()),
         ideal_sectors=int((-(-each // SECTOR)).sum()),
     )

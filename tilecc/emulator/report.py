@@ -84,6 +84,8 @@ class Traffic:
     requests: int = 0
     bytes: int = 0
     """Bytes that the lanes of a request name, each once."""
+    asked: int = 0
+    """Bytes that they name, each lane for itself."""
     sectors: int = 0
     """32-byte sectors that requests touch."""
     ideal_sectors: int = 0
@@ -93,6 +95,7 @@ class Traffic:
         """Sum up."""
         self.requests += other.requests
         self.bytes += other.bytes
+        self.asked += other.asked
         self.sectors += other.sectors
         self.ideal_sectors += other.ideal_sectors
 
