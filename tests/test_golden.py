@@ -28,8 +28,12 @@ EXAMPLES = [
 STAGES = ["graph", *(p.name for p in parse_pipeline(DEFAULT_PIPELINE))]
 CASES = [(name, stage) for name in EXAMPLES for stage in STAGES]
 # Passes that run where they are asked for, and the pipeline that they are shown in.
-OPTIONAL = {"split": "simplify,fuse,online-softmax,mask-tiles,exponents,split,tile"}
+OPTIONAL = {
+    "split": "simplify,fuse,online-softmax,mask-tiles,exponents,split,tile",
+    "tensor": "simplify,fuse,online-softmax,mask-tiles,exponents,tensor,tile",
+}
 CASES += [(name, "split") for name in ("causal", "with_lse")]
+CASES.append(("causal", "tensor"))
 
 
 def text_of(name, stage):

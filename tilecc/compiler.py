@@ -44,6 +44,7 @@ def compile(
     threads: int | None = None,
     options: Mapping[str, int] | None = None,
     split: Splitting = "auto",
+    tensor: str | None = None,
 ) -> Kernel:
     """Compile a spec for a machine.
 
@@ -62,6 +63,8 @@ def compile(
             "auto": in parts of a fixed length, where there are few query rows. A number: into so
             many parts. "fill": into as many as keep the threads busy; a row's rounding then depends
             on the batch, as it does for no other choice. None: not at all.
+        tensor: "tf32" lets a GPU's tensor cores multiply f32, rounded to 10 bits of fraction
+            (docs/cuda.md); sums stay in f32. None: f32 is multiplied as it is.
 
     Raises:
         SpecError: the program is wrong.
@@ -76,11 +79,12 @@ def compile(
     static = check_static(func, static or {})
     count = check_threads(threads)
     compiler = Compiler(func, resolve(target), check_tile(tile), check_split(split), count)
+    compiler.tensor = check_tensor(tensor, compiler.target)
     if options:
         from tilecc.codegen.space import check_options
 
         compiler.options = check_options(options, compiler.target)
-    elif tile is None and split == "auto":
+    elif tile is None and split == "auto" and tensor is None:
         from tilecc.tuning.paths import remembered
 
         compiler.remembered = remembered(compiler.target)
@@ -187,6 +191,25 @@ def check_split(split: Splitting) -> Splitting:
     raise CompileError(Diagnostic(f"split={split!r} is no way to split", None, hint))
 
 
+def check_tensor(tensor: str | None, target: Target) -> str | None:
+    """`tensor` if it names what a target's tensor cores can round f32 to.
+
+    Raises:
+        CompileError: it does not.
+    """
+    from tilecc.passes.tensor import FACTORS
+
+    if tensor is None:
+        return None
+    if tensor not in FACTORS:
+        hint = f"there is {', '.join(map(repr, FACTORS))}; leave it out for products in f32"
+        raise CompileError(Diagnostic(f"tensor={tensor!r} is nothing to multiply", None, hint))
+    if not target.has("mma.sync"):
+        message = f"tensor={tensor!r} needs tensor cores (mma.sync), and {target.model} has none"
+        raise CompileError(Diagnostic(message, None, "leave it out, or compile for sm_80 or later"))
+    return tensor
+
+
 def loop_stage(names: Sequence[str]) -> str | None:
     """Of stages in order, the last before `tile`; None if the program came as tile IR."""
     before = list(names).index("tile") - 1 if "tile" in names else -1
@@ -276,6 +299,8 @@ class Compiler:
             self.func = keep_inside(func)
         self.split, self.workers = split, threads or int(target.cores.value)
         self.options: dict[str, int] = {}
+        self.tensor: str | None = None
+        """What f32 factors may be rounded to, for tensor cores."""
         self.to_run = True
         """Else only costs are asked for, which tiles have too that could not run."""
         self.remembered: Callable[[Compilation], Answers | None] | None = None
@@ -297,6 +322,8 @@ class Compiler:
             raise NeedsExtents(missing, front)
         run = _joined(front, PassManager(_MIDDLE[self.level]).run(front.func))
         run = self._split(run)
+        if self.tensor is not None:
+            run = _joined(run, PassManager(f"tensor{{{self.tensor}}}").run(run.func))
         start = time.perf_counter()
         answers = None
         if self.remembered is not None and self.level != "tile":

@@ -104,7 +104,14 @@ _B200 = "NVIDIA HGX B200 datasheet, one GPU of eight; tensor figures halved: it 
 _B200_PROPERTIES = "CUDA device properties of a B200, published in pytorch/ao pull request 4002"
 
 _HOPPER_VECTOR = {"f64": 33.5, "f32": 66.9}
-_HOPPER_TENSOR = {"f64": 66.9, "f16": 989.4, "bf16": 989.4, "f8e4m3": 1978.9, "f8e5m2": 1978.9}
+_HOPPER_TENSOR = {
+    "f64": 66.9,
+    "tf32": 494.7,
+    "f16": 989.4,
+    "bf16": 989.4,
+    "f8e4m3": 1978.9,
+    "f8e5m2": 1978.9,
+}
 
 A100 = _gpu(
     "a100",
@@ -119,7 +126,7 @@ A100 = _gpu(
     l2_source=f"{_A100_PAPER}; bandwidth: 5120 bytes per clock (same) x boost clock",
     l2_gb_per_s=5120 * 1.41,
     vector={"f64": 9.7, "f32": 19.5},
-    tensor={"f64": 19.5, "f16": 312, "bf16": 312},
+    tensor={"f64": 19.5, "tf32": 156, "f16": 312, "bf16": 312},
     source=_A100,
 )
 H100 = _gpu(

@@ -28,6 +28,7 @@ PASSES = {
     "mask-tiles": ("tilecc.passes.mask_tiles", "MaskTiles"),
     "exponents": ("tilecc.passes.exponents", "Exponents"),
     "split": ("tilecc.passes.split", "Split"),
+    "tensor": ("tilecc.passes.tensor", "Tensor"),
     "tile": ("tilecc.passes.tile", "Tile"),
     "pipeline": ("tilecc.passes.pipeline", "Pipeline"),
 }

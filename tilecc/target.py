@@ -135,8 +135,12 @@ class Target:
     def peak(self, name: str, unit: Literal["vector", "tensor"] | None = None) -> Peak | None:
         """The highest peak for operands of a dtype, on one kind of unit or on any; None: unknown.
 
+        "tf32" is what tensor cores round f32 to; where its peak is not known, that of f32 is less.
         Storage types without arithmetic of their own compute in f32, so its peak stands for theirs.
         """
+        if name == "tf32":
+            found = [p for p in self.peaks if p.dtype == name and unit in (None, p.unit)]
+            return found[0] if found else self.peak("f32", unit)
         wanted = dtype(name)
         names = (
             [wanted.name, "f32"] if wanted.kind == "float" and wanted.bits < 32 else [wanted.name]

@@ -88,6 +88,12 @@ GRAPH_ERRORS = [
         "contract: the result is f64, but must be f32",
     ),
     ("over d : f32[b, i, j]", "over d : f32[b, i]", r"contract: the result has axes \[b, i\]"),
+    (
+        "%a = at %q[i = %t] : f32[b, j, d]",
+        "%a = contract %t, %t over j in tf32 : i64",
+        "contract: factors are rounded to tf32 that are f32, and these are not",
+    ),
+    ("%k over d :", "%k over d in fp8 :", "contract: attribute factors must be tf32"),
     ("%k over d :", "%k over d, z :", "contract: axis z is in no operand"),
     ("%k over d :", "%k over d, d :", "contract: attribute over must be one or more different"),
     ("max %s over j : f32[b, i]", "max %s over j : f32[b, i, j]", "reduce: the result has axes"),

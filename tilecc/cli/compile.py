@@ -20,7 +20,9 @@ _LABEL = 8  # where what is said of a label begins
 
 @click.command("compile")
 @options.program
-@options.shared(options.target, options.dtype, options.shape, options.tile, options.split)
+@options.shared(
+    options.target, options.dtype, options.shape, options.tile, options.split, options.tensor
+)
 @click.option("--print-ir-after", "after", metavar="PASS|all", help="Print the IR after a pass.")
 @click.option(
     "--emit",
@@ -40,6 +42,7 @@ def command(
     shape: dict[str, int],
     tile: Any,
     split: Any,
+    tensor: str | None,
     after: str | None,
     emit: str | None,
     output: str | None,
@@ -63,7 +66,7 @@ def command(
         raise click.UsageError("a cubin cannot be JSON: --emit sass, or resources")
     ir_only = after is not None or (emit is not None and emit not in LAST)
     with options.progress(f"compiling {file}"):
-        program = load_program(file, target, dtype, shape, tile, split)
+        program = load_program(file, target, dtype, shape, tile, split, tensor)
         kernel = program.kernel(build=not ir_only)
         extra = (BINARY, REPORT) if kernel.target.kind == "cuda" else ()
         wanted = _wanted(kernel.stages, after, emit, extra)

@@ -23,7 +23,13 @@ _FEW = 4  # so many tiles that fit are all listed
 @click.command("cost")
 @options.program
 @options.shared(
-    options.target, options.dtype, options.shape, options.tile, options.split, options.scalars
+    options.target,
+    options.dtype,
+    options.shape,
+    options.tile,
+    options.split,
+    options.tensor,
+    options.scalars,
 )
 @click.option("--tiles", "picture", is_flag=True, help="Draw the full, partial and empty tiles.")
 @options.as_json
@@ -34,6 +40,7 @@ def command(
     shape: dict[str, int],
     tile: Any,
     split: Any,
+    tensor: str | None,
     scalars: dict[str, float],
     picture: bool,
     as_json: bool,
@@ -50,7 +57,7 @@ def command(
     from tilecc.cli.program import load_program
 
     with options.progress(f"compiling {file}"):
-        program = load_program(file, target, dtype, shape, tile, split)
+        program = load_program(file, target, dtype, shape, tile, split, tensor)
         program.compiler.to_run = False
         kernel = program.kernel(build=False)
         counts = {n: v for n, v in scalars.items() if n in kernel.counts}
@@ -131,10 +138,12 @@ def _lines(report: Report) -> list[str]:
         sizes = ", ".join(f"{a}={n}" for a, n in c.tile.items())
         lines.append(f"  {sizes:15} {'fits   ' if c.fits else 'refused'} {c.reason}".rstrip())
     work, line = report.arithmetic, report.roofline
+    factors = f" of {report.factors}" if report.factors != report.dtype.name else ""
     if work is not None and report.intensity is not None:
         lines.append(
-            f"computes   {work.flops:,} operations in contractions, {work.elementwise:,} on "
-            f"elements, {work.exps:,} exponentials; {report.intensity:.1f} operations a byte"
+            f"computes   {work.flops:,} operations in contractions{factors}, "
+            f"{work.elementwise:,} on elements, {work.exps:,} exponentials; "
+            f"{report.intensity:.1f} operations a byte"
         )
     if line is not None and line.seconds is not None:
         bound = f"bound by {line.bound}" if line.bound else "as far as is known"

@@ -12,7 +12,9 @@ from tilecc.cli import options
 
 @click.command("emulate")
 @options.program
-@options.shared(options.dtype, options.shape, options.tile, options.split, options.scalars)
+@options.shared(
+    options.dtype, options.shape, options.tile, options.split, options.tensor, options.scalars
+)
 @click.option("--target", default="sm_80", show_default=True, help="GPU that it is compiled for.")
 @click.option(
     "--ctas",
@@ -33,6 +35,7 @@ def command(
     shape: dict[str, int],
     tile: Any,
     split: Any,
+    tensor: str | None,
     scalars: dict[str, float],
     target: str,
     ctas: int | None,
@@ -56,7 +59,7 @@ def command(
     from tilecc.emulation.run import emulate
 
     with options.progress(f"compiling {file}"):
-        program = load_program(file, target, dtype, shape, tile, split)
+        program = load_program(file, target, dtype, shape, tile, split, tensor)
         kernel = program.kernel(build=False)
     numbers = program.scalars(scalars)
     inputs = random_inputs(program.func, program.sizes, numbers)

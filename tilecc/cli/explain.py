@@ -22,7 +22,9 @@ _MANY = 8  # so many tiles that fit are listed; all that are refused are
 
 @click.command("explain")
 @options.program
-@options.shared(options.target, options.dtype, options.shape, options.tile, options.split)
+@options.shared(
+    options.target, options.dtype, options.shape, options.tile, options.split, options.tensor
+)
 @options.as_json
 def command(
     file: str,
@@ -31,6 +33,7 @@ def command(
     shape: dict[str, int],
     tile: Any,
     split: Any,
+    tensor: str | None,
     as_json: bool,
 ) -> None:
     """Say why a spec is fused, streamed and tiled as it is, or is not.
@@ -44,7 +47,7 @@ def command(
     from tilecc.cli.program import load_program
 
     with options.progress(f"compiling {file}"):
-        program = load_program(file, target, dtype, shape, tile, split)
+        program = load_program(file, target, dtype, shape, tile, split, tensor)
         kernel = program.kernel(build=False)
         found = explained(kernel, kernel.compiled_for(program.sizes))
     if as_json:

@@ -140,6 +140,12 @@ split = click.option(
     help="How programs share out the keys: in so many parts; where rows are few (auto); to fill "
     "all threads; not.",
 )
+tensor = click.option(
+    "--tensor",
+    metavar="tf32",
+    help="What a GPU's tensor cores may round f32 to, to multiply it; else it is multiplied as it "
+    "is.",
+)
 scalars = click.option(
     "--scalar",
     "scalars",

@@ -66,7 +66,13 @@ class Sized:
 
 
 def load_program(
-    file: str, target: str, dtype: str, shape: Mapping[str, int], tile: Any, split: Any = "auto"
+    file: str,
+    target: str,
+    dtype: str,
+    shape: Mapping[str, int],
+    tile: Any,
+    split: Any = "auto",
+    tensor: str | None = None,
 ) -> Sized:
     """The program in `file`, with a size for every extent.
 
@@ -74,7 +80,7 @@ def load_program(
         click.UsageError: --shape names an extent that the program does not have.
         TileccError: the program is wrong, or cannot be compiled.
     """
-    from tilecc.compiler import Compiler, extent_names, load
+    from tilecc.compiler import Compiler, check_tensor, extent_names, load
     from tilecc.target import resolve
     from tilecc.tuning.paths import remembered
 
@@ -88,7 +94,8 @@ def load_program(
             known = f"its extents are {', '.join(names)}" if names else "all extents are numbers"
             raise click.UsageError(f"{func.name} has no extent {name}{guess} ({known})")
     compiler = Compiler(func, machine, tile, split)
-    if tile is None and split == "auto":
+    compiler.tensor = check_tensor(tensor, machine)
+    if tile is None and split == "auto" and tensor is None:
         compiler.remembered = remembered(machine)
     static_sizes = dict.fromkeys(names, DEFAULT_STATIC) | dict(shape)
     static = compiler.required(static_sizes)

@@ -23,7 +23,13 @@ _LABEL = 8  # where what is said of a label begins
 @click.command("run")
 @options.program
 @options.shared(
-    options.target, options.dtype, options.shape, options.tile, options.split, options.scalars
+    options.target,
+    options.dtype,
+    options.shape,
+    options.tile,
+    options.split,
+    options.tensor,
+    options.scalars,
 )
 @click.option("--threads", type=click.IntRange(1), help="Threads; else all cores.")
 @click.option("--repeat", type=click.IntRange(1), default=7, show_default=True, help="Timed calls.")
@@ -36,6 +42,7 @@ def command(
     shape: dict[str, int],
     tile: Any,
     split: Any,
+    tensor: str | None,
     scalars: dict[str, float],
     threads: int | None,
     repeat: int,
@@ -57,7 +64,7 @@ def command(
     from tilecc.runtime.pool import available_threads
 
     with options.progress(f"compiling {file}"):
-        program = load_program(file, target, dtype, shape, tile, split)
+        program = load_program(file, target, dtype, shape, tile, split, tensor)
         numbers = program.scalars(scalars)
         if not runs_here(program.compiler.target):
             hint = "`tilecc cost` and `tilecc compile` work for it"

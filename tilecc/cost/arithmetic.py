@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tilecc.cost.count import Counter
 from tilecc.cost.nest import Kernel, Span, Work
+from tilecc.ir.core import Op
+from tilecc.ir.dtypes import DType
 from tilecc.ir.expr import Arg, Call, Expr, Old, walk
 
 # What takes a polynomial rather than an instruction.
@@ -29,6 +32,12 @@ class Arithmetic:
             self.elementwise + other.elementwise,
             self.exps + other.exps,
         )
+
+
+def factors(ops: Iterable[Op], dtype: DType) -> str:
+    """What contractions multiply, by name: `dtype`, or what f32 factors are rounded to."""
+    found = [op.attrs.get("factors") for op in ops if op.name == "contract"]
+    return found[0] if found and found[0] and len(set(found)) == 1 else dtype.name
 
 
 def arithmetic(kernel: Kernel, counter: Counter) -> Arithmetic:

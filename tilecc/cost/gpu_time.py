@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from tilecc.cost.counted import Counted, lane_rows, loaded_bytes, steps_ratio, streams
 from tilecc.cost.limits import Need
 from tilecc.ir.core import Op
-from tilecc.ir.dtypes import DType
 from tilecc.target import Target, warps_for
 
 # What starting a tile of a streamed axis costs, as a number of its elements, and how much faster
@@ -21,11 +20,14 @@ OPERATIONS_A_CLOCK, CLOCK = 4.0, 3e9
 
 
 def gpu_terms(
-    c: Counted, tile: Mapping[str, int], moved: int, target: Target, dtype: DType
+    c: Counted, tile: Mapping[str, int], moved: int, target: Target, factors: str
 ) -> dict[str, float]:
-    """Seconds of contractions, with what each tile of a streamed axis costs to start; or of L2."""
+    """Seconds of contractions, with what each tile of a streamed axis costs to start; or of L2.
+
+    `factors`: what is multiplied, as `Target.peak` knows it.
+    """
     streamed = min((tile.get(a, n) for a, n in streams(c)), default=TILE_OVERHEAD)
-    peak = target.peak(dtype.name)
+    peak = target.peak(factors)
     clock = (target.clock.value if target.clock else CLOCK) * target.cores.value
     flops = peak.flops if peak else OPERATIONS_A_CLOCK * target.lanes("f32") * clock
     work = c.work.flops / flops

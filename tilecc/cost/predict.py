@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tilecc.cost.arithmetic import factors
 from tilecc.cost.counted import Counted, count_kernel, idle_factor, load_ratio, unique_bytes
 from tilecc.cost.cpu_time import CpuTime
 from tilecc.cost.footprint import Footprint
@@ -40,6 +41,7 @@ class Predictor:
             p.type.dtype for p in tiled.params if p.type.axes and p.type.dtype.kind == "float"
         ]
         self.dtype = dtype or next(iter(floats), F32)
+        self.factors = factors(tiled.body.walk(), self.dtype)
         self.counted = [count_kernel(k, extents) for k in kernels(tiled)]
         self.timed = target.kind != "abstract"
         self.cpu = CpuTime(target, self.dtype) if target.kind == "cpu" else None
@@ -83,7 +85,7 @@ class Predictor:
         if self.cpu is not None:
             terms = self.cpu.terms(c, f, tile, block, last_axis)
         else:
-            terms = gpu_terms(c, tile, moved, self.target, self.dtype)
+            terms = gpu_terms(c, tile, moved, self.target, self.factors)
         bandwidth = self.target.bandwidth
         # What is read again is read by other cores at the same time: seldom from DRAM.
         unique = min(moved, unique_bytes(c))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tilecc.cost.arithmetic import Arithmetic, arithmetic
+from tilecc.cost.arithmetic import Arithmetic, arithmetic, factors
 from tilecc.cost.choice import Candidate, Choice, candidates, explained
 from tilecc.cost.count import Array, Counter
 from tilecc.cost.data import summed, symbols
@@ -139,12 +139,17 @@ class Report:
         if work is None or moved is None:
             return None
         unique = self.ideal.bytes if self.ideal is not None else None
-        return roofline(self.target, work, moved, unique, self.dtype)
+        return roofline(self.target, work, moved, unique, self.factors)
 
     @property
     def seconds(self) -> float | None:
         """The roofline's time."""
         return self.roofline.seconds if self.roofline is not None else None
+
+    @property
+    def factors(self) -> str:
+        """What contractions multiply: the inputs' type, or what tensor cores round f32 to."""
+        return factors((op for k in self.kernels for op in k.op.body.walk()), self.dtype)
 
     @property
     def dtype(self) -> DType:
@@ -223,6 +228,7 @@ class Report:
             "name": self.tile_func.name,
             "target": self.target.name,
             "dtype": self.dtype.name,
+            "factors": self.factors,
             "extents": dict(self.extents),
             "scalars": dict(self.scalars),
             "unfused": self.unfused.to_json() if self.unfused is not None else None,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilecc.cost.arithmetic import Arithmetic
-from tilecc.ir.dtypes import DType
 from tilecc.target import Target
 
 
@@ -51,10 +50,12 @@ class Roofline:
 
 
 def roofline(
-    target: Target, work: Arithmetic, moved: int, unique: int | None, dtype: DType
+    target: Target, work: Arithmetic, moved: int, unique: int | None, factors: str
 ) -> Roofline:
-    """Times for `moved` bytes of traffic; `unique` if none were moved twice."""
-    peak, bandwidth = target.peak(dtype.name), target.bandwidth
+    """Times for `moved` bytes of traffic; `unique` if none were moved twice; `factors`: what
+    contractions multiply, as `Target.peak` knows it.
+    """
+    peak, bandwidth = target.peak(factors), target.bandwidth
     memory = moved / bandwidth if bandwidth else None
     compute = work.flops / peak.flops if peak is not None else None
     cached = None

@@ -231,10 +231,11 @@ class _Parser(Tokens):
         operands = self.value_list()
         self.expect("over")
         over = self.names()
+        factors = {"factors": self.word("a type of factors")} if self.accept("in") else {}
         acc = self.accept("acc")
         if acc:
             operands.append(self.value())
-        return self.typed("contract", operands, over=over, acc=acc)
+        return self.typed("contract", operands, over=over, acc=acc, **factors)
 
     def _map(self) -> Op:
         e = self.expr()

@@ -160,7 +160,8 @@ class _Printer:
     def _contract(self, op: Op) -> str:
         inputs = op.operands[:-1] if op.attrs.get("acc") else op.operands
         acc = f" acc {self.value(op.operands[-1])}" if op.attrs.get("acc") else ""
-        return f"contract {self.values(inputs)} over {', '.join(op.over)}{acc}"
+        factors = f" in {op.attrs['factors']}" if op.attrs.get("factors") else ""
+        return f"contract {self.values(inputs)} over {', '.join(op.over)}{factors}{acc}"
 
     def _map(self, op: Op) -> str:
         return f"map {self.expr(op.expr, op)}"

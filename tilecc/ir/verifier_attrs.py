@@ -64,7 +64,11 @@ _COUNT: tuple[Check, str] = (lambda x: type(x) is int and x >= 0, "a number")
 
 # A name with a question mark may be missing.
 _ATTRS: dict[str, dict[str, tuple[Check, str]]] = {
-    "contract": {"over": _OVER, "acc?": (lambda x: isinstance(x, bool), "a bool")},
+    "contract": {
+        "over": _OVER,
+        "acc?": (lambda x: isinstance(x, bool), "a bool"),
+        "factors?": (lambda x: x == "tf32", "tf32"),
+    },
     "map": {"expr": _EXPR},
     "reduce": {"kind": _KIND, "over": _OVER},
     "softmax": {"over": _OVER},

@@ -96,6 +96,8 @@ def _contract(op: Op, context: Context) -> Iterable[str]:
     yield from _extents_agree([*op.operands, op.result])
     yield from _summed(op, context, factors)
     yield from _same(op.result.type, contract_type(factors, op.over))
+    if op.attrs.get("factors") and any(v.type.dtype.name != "f32" for v in factors):
+        yield f"factors are rounded to {op.attrs['factors']} that are f32, and these are not"
     if op.attrs.get("acc"):
         acc = op.operands[-1].type
         yield from (m.replace("the result", "acc") for m in _same(acc, op.result.type))

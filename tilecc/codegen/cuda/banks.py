@@ -14,6 +14,7 @@ import numpy as np
 
 from tilecc.codegen.cuda.access import Portions, copy_unit
 from tilecc.codegen.cuda.layout import Layout
+from tilecc.codegen.cuda.products import Matrix
 from tilecc.codegen.cuda.roles import factors
 from tilecc.codegen.cuda.shared import CHUNK, SharedTile
 from tilecc.codegen.cuda.steps import Registers, Step
@@ -81,9 +82,10 @@ def accesses(plan: Plan, step: Step) -> Iterator[Access]:
             yield _portions(plan, step.reads[0], CHUNK, True)
         case "contract" if op in plan.matrices:
             matrix = plan.matrices[op]
-            if not matrix.a_in_registers:
-                yield _matrices(plan.tile_for(matrix.a))
-            yield _matrices(plan.tile_for(matrix.b))
+            tiles = [plan.tile_for(matrix.b)]
+            tiles += [] if matrix.a_in_registers else [plan.tile_for(matrix.a)]
+            for tile in tiles:
+                yield _singles(plan, matrix, tile) if matrix.by_elements(tile) else _matrices(tile)
     match step.kind:
         case "contract" if op not in plan.matrices:
             home = plan.homes[op.result]
@@ -116,6 +118,20 @@ def _matrices(tile: SharedTile) -> Access:
     return Access(
         tile, where | {str(tile.inner): lane * 0}, np.full((1, _LANES), True), CHUNK, True, True
     )
+
+
+def _singles(plan: Plan, matrix: Matrix, tile: SharedTile) -> Access:
+    """Of elements of 32 bits that go to tensor cores, as `TensorProduct.element` reads them."""
+    lane = np.arange(_LANES)[None]
+    g, t = lane // 4, lane % 4
+    where: dict[str, Any] = {matrix.k[0]: t * 2 if matrix.neighbours else t}
+    if tile is plan.tile_for(matrix.b):
+        where[matrix.n[0]] = g
+    else:
+        layout = plan.roles.layout(matrix.op.result.type)
+        env = next(_registers(layout, ""))
+        where |= {a: layout.coordinate(a, env) for a, _ in matrix.m}
+    return Access(tile, where, np.full((1, _LANES), True), tile.dtype.bytes, True)
 
 
 def _stored(plan: Plan, v: Value, tile: SharedTile) -> Iterator[Access]:

@@ -1,8 +1,8 @@
-"""Contractions: on tensor cores (m16n8k16), or element by element with multiply-adds."""
+"""Contractions: on tensor cores, or element by element with multiply-adds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from tvm.tirx.script.builder import ir as T
 from tilecc.codegen.cuda.elements import At, local
 from tilecc.codegen.cuda.interleave import Interleaved
 from tilecc.codegen.cuda.mathlib import Prim
-from tilecc.codegen.cuda.products import DEPTH, Matrix
+from tilecc.codegen.cuda.products import Matrix
 from tilecc.codegen.cuda.roles import factors
 from tilecc.codegen.cuda.scalars import constant
 from tilecc.codegen.cuda.shared import CHUNK, SharedTile
@@ -118,15 +118,19 @@ class TensorProduct:
         if not matrix.a_in_registers:
             self.a_tile = em.plan.tile_for(matrix.a)
             self.a_trans = self.a_tile.inner != matrix.k[0]
-            if self.a_trans:
+            if matrix.by_elements(self.a_tile):
+                pass
+            elif self.a_trans:
                 self.a: _Fragments = _Columns(
                     em, self.a_tile, row + 8 * right, upper, em.sources["w"]
                 )
             else:
                 self.a = _Fragments(em, self.a_tile, self.warp_rows + row + 8 * upper, right)
         tile = em.plan.tile_for(matrix.b)
-        self.b_trans = tile.inner != matrix.k[0]
-        if self.b_trans:
+        self.b_tile, self.b_trans = tile, tile.inner != matrix.k[0]
+        if matrix.by_elements(tile):
+            pass
+        elif self.b_trans:
             self.b = _Fragments(em, tile, row + 8 * upper, right)
         else:
             self.b = _Fragments(em, tile, row + 8 * right, upper)
@@ -172,21 +176,31 @@ class TensorProduct:
 
     def load_a(self, k: Prim, slot: Any) -> None:
         """Registers of A's fragments: rows g and g + 8 of the left half, then of the right."""
+        matrix = self.matrix
         with T.unroll(0, self.repeats) as m:
             at = (slot * self.repeats + m) * 4
-            if self.matrix.a_in_registers:
+            if matrix.a_in_registers or matrix.by_elements(self.a_tile):
                 with T.unroll(0, 4) as part:
-                    T.buffer_store(self.a_regs, self.pair(k, m, part), [at + part])
-            elif self.a_trans:
-                self.a.load(self.a_regs[at], k * DEPTH, (m, self.repeats), 4, True)
+                    if matrix.a_in_registers:
+                        x = self.pair(k, m, part)
+                    else:
+                        x = self.element(self.a_tile, k, part // 2, {"m": m, "r": part % 2})
+                    T.buffer_store(self.a_regs, x, [at + part])
+                return
+            if self.a_trans:
+                self.a.load(self.a_regs[at], k * matrix.depth, (m, self.repeats), 4, True)
             else:
                 self.a.load(self.a_regs[at], m * 16, k * 2, 4, False)
+            self.round(self.a_regs, at, 4)
 
     def pair(self, k: Prim, m: Prim, part: Prim) -> Prim:
-        """Two neighbours along k of A, which is in registers, as accumulators are."""
+        """What A's register holds, from registers as accumulators are: 16 bits twice, or 32."""
         v = self.matrix.a
         home = self.em.plan.homes[v]
         assert isinstance(home, Registers)
+        if self.matrix.neighbours:
+            here = {"m": m, "n": k, "r": part % 2, "c": part // 2}
+            return self.em.call("tf32", self.em.buffers[v][home.layout.register(here)])
         env = {"m": m, "n": k * 2 + part // 2, "r": part % 2, "c": tirx.const(0, "int32")}
         index = home.layout.register(env)
         buffer = self.em.buffers[v]
@@ -196,19 +210,48 @@ class TensorProduct:
 
     def load_b(self, k: Prim, n: Any, count: int) -> None:
         """Registers of B's fragments, one (count 2) or two beside each other (4)."""
+        if self.matrix.by_elements(self.b_tile):
+            with T.unroll(0, count // 2) as half, T.unroll(0, 2) as part:
+                x = self.element(self.b_tile, k, part, {"n": n + half})
+                T.buffer_store(self.b_regs, x, [half * 2 + part])
+            return
         if self.b_trans:
-            self.b.load(self.b_regs[0], k * DEPTH, n, count, True)
+            self.b.load(self.b_regs[0], k * self.matrix.depth, n, count, True)
         else:
             self.b.load(self.b_regs[0], n * 8, k * 2, count, False)
+        self.round(self.b_regs, 0, count)
+
+    def round(self, registers: Any, first: Any, count: int) -> None:
+        """Registers of f32 that have been loaded, to what is multiplied."""
+        if self.matrix.factors == "tf32":
+            with T.unroll(0, count) as n:
+                x = tirx.reinterpret("float32", registers[first + n])
+                T.buffer_store(registers, self.em.call("tf32", x), [first + n])
+
+    def element(self, tile: SharedTile, k: Prim, part: Prim, at: Mapping[str, Prim]) -> Prim:
+        """An element of a factor, rounded: `part` of the step `k` that this thread has, and the
+        column `n` of B, or the row `m`, `r` of A.
+        """
+        matrix, sources = self.matrix, self.em.sources
+        t = sources["t"]
+        along = t * 2 + part if matrix.neighbours else t + part * 4
+        where: dict[str, Prim] = {matrix.k[0]: k * matrix.depth + along}
+        if "n" in at:
+            where[matrix.n[0]] = at["n"] * 8 + sources["g"]
+        else:
+            env = {**sources, **at}
+            where |= {a: self.layout.coordinate(a, env) for a, _ in matrix.m}
+        index = tile.offset // tile.dtype.bytes + tile.index(where)
+        return self.em.call("tf32", self.em.view(tile)[index])
 
     def multiply(self, m: Prim, slot: Any, n: Any, half: Any) -> None:
-        """One m16n8k16."""
+        """One instruction."""
         out = self.matrix.op.result
         env = {"m": m, "n": n, "r": tirx.const(0, "int32"), "c": tirx.const(0, "int32")}
         to = T.address_of(self.em.buffers[out][self.layout.register(env)])
         a = [self.a_regs[(slot * self.repeats + m) * 4 + part] for part in range(4)]
         b = [self.b_regs[half], self.b_regs[half + 1]]
-        T.evaluate(self.em.call(f"mma_{self.matrix.a.type.dtype.name}", to, *a, *b))
+        T.evaluate(self.em.call(f"mma_{self.matrix.factors}", to, *a, *b))
 
 
 class _Columns(_Fragments):

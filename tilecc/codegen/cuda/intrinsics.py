@@ -34,12 +34,12 @@ _C = {
 }
 
 
-def _mma(t: str) -> Intrinsic:
+def _mma(t: str, k: int) -> Intrinsic:
     return Intrinsic(
         "void",
         "float* d, unsigned int a0, unsigned int a1, unsigned int a2, unsigned int a3, "
         "unsigned int b0, unsigned int b1",
-        f'asm("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 {{%0, %1, %2, %3}}, '
+        f'asm("mma.sync.aligned.m16n8k{k}.row.col.f32.{t}.{t}.f32 {{%0, %1, %2, %3}}, '
         '{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), '
         '"+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));',
         80,
@@ -94,8 +94,10 @@ _SHUFFLE = "return __shfl_xor_sync(0xffffffffu, x, mask);"
 
 # By name; where there are several, the last that an architecture has.
 INTRINSICS: dict[str, list[Intrinsic]] = {
-    "mma_f16": [_mma("f16")],
-    "mma_bf16": [_mma("bf16")],
+    "mma_f16": [_mma("f16", 16)],
+    "mma_bf16": [_mma("bf16", 16)],
+    "mma_tf32": [_mma("tf32", 8)],
+    "tf32": [_asm("uint32", "f", "cvt.rna.tf32.f32", 80)],
     "ldmatrix_x2": [_ldmatrix(2, "")],
     "ldmatrix_x4": [_ldmatrix(4, "")],
     "ldmatrix_x2_trans": [_ldmatrix(2, ".trans")],

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from tilecc.codegen.cuda.layout import natural
 from tilecc.codegen.cuda.roles import Product, Roles, factors, wide
+from tilecc.codegen.cuda.shared import SharedTile
 from tilecc.ir.core import Op, Value
 from tilecc.target import Target
 
 if TYPE_CHECKING:
     from tilecc.codegen.cuda.plan import Plan
 
-DEPTH = 16
-"""How much of the summed axis an m16n8k16 takes."""
+DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8}
+"""How much of the summed axis an instruction takes: m16n8k16, m16n8k8."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,29 @@ class Matrix:
     n: tuple[str, int]
     k: tuple[str, int]
     a_in_registers: bool
+    factors: str
+    """What is multiplied: the factors' type, or what f32 is rounded to."""
+
+    @property
+    def depth(self) -> int:
+        """How much of the summed axis an instruction takes."""
+        return DEPTHS[self.factors]
+
+    @property
+    def neighbours(self) -> bool:
+        """Whether a thread's two elements along k of 32 bits are neighbours, as accumulators are,
+        and not 4 apart: an order of k that A and B share.
+        """
+        return self.a_in_registers and self.factors == "tf32"
+
+    def by_elements(self, tile: SharedTile) -> bool:
+        """Whether a factor is read element by element: ldmatrix turns 16 bits, and not 32."""
+        return self.factors == "tf32" and (self.neighbours or tile.inner != self.k[0])
 
     @property
     def steps(self) -> int:
         """Instructions along k."""
-        return -(-self.k[1] // DEPTH)
+        return -(-self.k[1] // self.depth)
 
     @property
     def width(self) -> int:
@@ -41,7 +60,7 @@ class Matrix:
 
     def require(self, plan: Plan) -> None:
         """Have room for whole instructions in the tiles that hold the factors."""
-        depth = self.steps * DEPTH
+        depth = self.steps * self.depth
         layout = plan.roles.layout(self.op.result.type)
         if not self.a_in_registers:
             tile = plan.tile_for(self.a)
@@ -58,8 +77,9 @@ def matrix_product(op: Op, roles: Roles, target: Target) -> Matrix | None:
     if len(factors(op)) != 2 or not target.has("mma.sync"):
         return None
     x, y = op.operands[:2]
-    types = {x.type.dtype.name, y.type.dtype.name}
-    if types not in ({"f16"}, {"bf16"}) or op.result.type.dtype.name != "f32":
+    types = {op.attrs.get("factors", v.type.dtype.name) for v in (x, y)}
+    multiplied = min(types)
+    if len(types) > 1 or multiplied not in DEPTHS or op.result.type.dtype.name != "f32":
         return None
     p = Product.of(op)
     if p.batch or len(p.k) != 1 or x is y:
@@ -79,12 +99,13 @@ def matrix_product(op: Op, roles: Roles, target: Target) -> Matrix | None:
         return None
     if len(rows) > 1 and any(n & (n - 1) for _, n in rows[:-1]):
         return None
-    return Matrix(op, a, b, tuple(rows), columns[0], k, _in_registers(a, rows, k, roles))
+    held = k[1] % DEPTHS[multiplied] == 0 and _in_registers(a, rows, k, roles)
+    return Matrix(op, a, b, tuple(rows), columns[0], k, held, multiplied)
 
 
 def _in_registers(v: Value, rows: list[tuple[str, int]], k: tuple[str, int], roles: Roles) -> bool:
     """Whether a factor is computed in registers, just as the instruction takes it."""
-    if v.type.space == "sram" or k[1] % DEPTH:
+    if v.type.space == "sram":
         return False
     if v.owner is not None and v.owner.name == "load":
         return False

@@ -153,11 +153,11 @@ class Body:
             "contract",
             tiles,
             [self.scope.type(op.result.type)],
-            {"over": op.over, "acc": False},
+            {**op.attrs, "acc": False},
             loc=op.loc,
             names=[op.result.name],
         )
-        return self.scope.once(("contract", *tiles, op.over), new)
+        return self.scope.once(("contract", *tiles, op.over, op.attrs.get("factors")), new)
 
     def factors(self, op: Op) -> list[Value]:
         """The operands of a contraction, zero beyond the end of an axis that it sums over."""
@@ -183,8 +183,7 @@ class Body:
                 [*tiles, start],
                 [type],
                 names=[op.result.name],
-                over=source.owner.over,
-                acc=True,
+                **{**source.owner.attrs, "acc": True},
             ).result
         e = call(REDUCERS[kind].combine, Arg(0), Arg(1))
         return self.scope.map(e, [start, self.operand(source)], type, op.result.name)
