@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tilecc.analysis.assume import assume
 from tilecc.errors import CompileError, Diagnostic
-from tilecc.ir.core import Op, Value
+from tilecc.ir.core import Op, TensorType, Value
 from tilecc.ir.expr import (
     Acc,
     Arg,
@@ -43,6 +43,7 @@ class Body:
     known: Expr = field(default_factory=lambda: Const(True))
     known_reads: list[Value] = field(default_factory=list)
     carried: Mapping[Value, Value] = field(default_factory=dict)  # update result -> carried tile
+    uses: Mapping[Value, list[Op]] = field(default_factory=dict)  # who reads a value of the stream
 
     @property
     def ragged(self) -> Collection[str]:
@@ -85,9 +86,25 @@ class Body:
 
     def _emit_map(self, e: Expr, operands: Operands, op: Op) -> Value:
         e = self.scope.globalise(e, operands)
-        e = share_coordinates(self.scope, e, operands, self.scope.type(op.result.type))
+        type = self._read_axes(op, e, operands)
+        e = share_coordinates(self.scope, e, operands, type)
         e, values = operands.used(e)
-        return self.scope.map(e, values, self.scope.type(op.result.type), op.result.name)
+        return self.scope.map(e, values, type, op.result.name)
+
+    def _read_axes(self, op: Op, e: Expr, operands: Operands) -> TensorType:
+        """The type of a map's tile: without axes along which all its elements are the same, where
+        only contractions and maps read it.
+
+        A head's values behind padding, or dequantised, are those of its group, as they are in
+        memory: one tile of them, and not one for each head.
+        """
+        type, readers = self.scope.type(op.result.type), self.uses.get(op.result, [])
+        if op.name != "map" or not readers or {r.name for r in readers} - {"contract", "map"}:
+            return type
+        moving = indices(e) | {a for v in operands.used(e)[1] for a in v.type.names}
+        moving |= {a for r in readers if r.name == "contract" for a in r.over}
+        kept = type.without(*(a for a in type.names if a not in moving))
+        return kept if kept.axes else type
 
     def _assume(self, op: Op) -> tuple[Expr, list[Value]]:
         """A map's expression where the predicate holds, and its operands."""

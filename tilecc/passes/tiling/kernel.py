@@ -228,7 +228,8 @@ class _Stream:
         """The stream's body on one tile; gives the new states."""
         states = dict(zip((op.result for op in self.updates), carried, strict=True))
         where = self.stream.attrs.get("where", Const(True))
-        body = Body(scope, self.axis, masked, where, list(self.stream.operands), states)
+        known = list(self.stream.operands)
+        body = Body(scope, self.axis, masked, where, known, states, self.uses)
         for op in self.ops:
             if op.name == "contract" and self._is_accumulated(op):
                 continue  # emitted by its update, into the state
