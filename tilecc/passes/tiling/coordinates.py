@@ -20,6 +20,7 @@ from tilecc.ir.expr import (
     walk,
 )
 from tilecc.ir.ops import infer_dtype
+from tilecc.passes.tiling.narrow import narrow_comparisons
 from tilecc.passes.tiling.scope import Operands, Scope
 
 _DIVISIONS = frozenset({"floordiv", "ceildiv", "mod"})
@@ -38,6 +39,7 @@ def share_coordinates(scope: Scope, e: Expr, operands: Operands, type: TensorTyp
     2 r, so that one comparison is left to each element. No vector unit divides integers, so what an
     element costs is many times the rest of the map.
     """
+    e = narrow_comparisons(scope, e, operands, type)
     if len(type.axes) < 2 or not any(isinstance(n, Call) and n.fn in _DIVISIONS for n in walk(e)):
         return e
     dtypes = [v.type.dtype for v in operands.values]
