@@ -48,6 +48,10 @@ class Bounds:
                 return all(self.never_negative(a, operands) for a in read)
         return False
 
+    def may_leave(self, op: Op, n: int) -> bool:
+        """Whether coordinate n of a load or store may be outside its tensor."""
+        return self.may_be_low(op, n) or self.may_be_high(op, n)
+
     def may_be_low(self, op: Op, n: int) -> bool:
         """Whether coordinate n of a load or store may be negative."""
         c = op.attrs["coords"][n]

@@ -19,7 +19,7 @@ from tilecc.codegen.cpu.elementary import dtype_of
 from tilecc.codegen.cpu.explicit import qualifies
 from tilecc.codegen.cpu.horizontal import Horizontal
 from tilecc.codegen.cpu.isa import Isa
-from tilecc.codegen.cpu.layout import Layout, Slot, is_horizontal, register_dtype
+from tilecc.codegen.cpu.layout import Layout, Slot, inputs, is_horizontal, register_dtype
 from tilecc.codegen.cpu.memory import Memory
 from tilecc.codegen.cpu.nests import BlockPlan, Branch, Copy, Item, Loop, Nest, Planner, Scalar
 from tilecc.codegen.cpu.reductions import Reductions
@@ -271,7 +271,8 @@ class Emitter:
 
         self.sizes = {a.name: a.size for a in op.result.type.axes}
         if not load_turned(self, op, slot, lambda: self.over(op.result, body)):
-            self.over(op.result, body)
+            with self.memory.looked_up([op.result]):
+                self.over(op.result, body)
 
     def over(self, v: Value, body: Callable[[Position], None]) -> None:
         """Run `body` for every element of a value, vectorised along its innermost axis."""
@@ -350,13 +351,26 @@ class Emitter:
             shape = op.operands[0] if op.name in ("reduce", "store") else op.result
 
             def each() -> None:
-                self.elementwise_nest(nest.ops, shape)
+                with self.memory.looked_up(self._rows_of(nest.ops, shape)):
+                    self.elementwise_nest(nest.ops, shape)
 
             if not store_turned(self, nest.ops, shape, each):
                 each()
         for o in nest.ops:
             if o.name == "reduce":
                 self.reductions.finish(o)
+
+    def _rows_of(self, ops: Sequence[Op], shape: Value) -> Iterator[Value]:
+        """The loads that a nest reads row by row, where they lie."""
+        lanes = self.layout.order(shape.type)[-1:]
+        for op in ops:
+            for v in op.operands if op.name in ("map", "reduce", "store") else ():
+                if v.owner is None or v in self.tensors:
+                    continue
+                if v in self.planner.inline:
+                    yield from self._rows_of([v.owner], shape)
+                elif v not in self.storage.slots and self.layout.order(v.type)[-1:] == lanes:
+                    yield v
 
     def tile_sizes(self, nest: Nest) -> dict[str, int]:
         """Sizes of the axes that a nest touches."""
@@ -368,6 +382,11 @@ class Emitter:
         op, *rest = nest.ops
         if not all(a.size for a in op.result.type.axes):
             return  # no elements: a width of nothing has no registers to share out
+        placed = self.storage.slots
+        with self.memory.looked_up(v for v in inputs(op) if v not in placed):
+            self._contraction(op, *rest)
+
+    def _contraction(self, op: Op, *rest: Op) -> None:
         if is_horizontal(op, self.layout):
             Horizontal(self, op).emit()
             if rest:

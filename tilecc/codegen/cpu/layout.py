@@ -10,6 +10,7 @@ from tilecc.codegen.cpu.isa import Isa
 from tilecc.codegen.program import ScratchBuffer
 from tilecc.ir.core import Block, Op, Range, TensorType, Value
 from tilecc.ir.dtypes import BF16, BOOL, DTYPES, F32, F64, I32, I64, DType
+from tilecc.ir.expr import Expr, arg_numbers, indices
 
 LINE = 64
 """Bytes that memory is read in (128 on some machines, where every other request is for nothing)."""
@@ -107,7 +108,8 @@ def kept_loads(kernel: Op, layout: Layout, isa: Isa) -> set[Value]:
     A factor of a contraction is read again for each block of the result, so it pays to transpose
     or to convert it first. What few rows are multiplied with is read once, and stays where it is.
     Of what maps read, a tile across the lanes is turned as it is copied, faster than its elements
-    could be gathered, and what a map reads anew for each row (the ids of queries) is read once.
+    could be gathered, and what a map reads anew for each row (the ids of queries) is read once. So
+    is what it reads anew through a table (the scales of keys in pages).
     """
     kept: set[Value] = set()
     for op in contractions(kernel):
@@ -118,13 +120,23 @@ def kept_loads(kernel: Op, layout: Layout, isa: Isa) -> set[Value]:
             narrow = register_dtype(v.type.dtype) is not v.type.dtype
             if across or (narrow and not _converted_in_place(kernel, op, v, layout, isa)):
                 kept.add(v)
-    if layout.lane_axis is None:
-        return kept
     for op in kernel.body.walk():
         if op.name in ("map", "reduce"):
             shape = op.result if op.name == "map" else op.operands[0]
-            kept |= {v for v in op.operands if _pays(v, shape, layout.lane_axis)}
+            kept |= {v for v in op.operands if _is_read_again(v, shape)}
+            if layout.lane_axis is not None:
+                kept |= {v for v in op.operands if _pays(v, shape, layout.lane_axis)}
     return kept
+
+
+def _is_read_again(v: Value, shape: Value) -> bool:
+    """Whether a load through a table is read along axes that it lacks, each time by way of it."""
+    if v.owner is None or v.owner.name != "load" or not set(v.type.names) < set(shape.type.names):
+        return False
+    points = [c for c in v.owner.attrs["coords"] if isinstance(c, Expr)]
+    moving = {a for c in points for k in arg_numbers(c) for a in v.owner.operands[k].type.names}
+    moving |= {a for c in points for a in indices(c)}
+    return bool(moving & set(v.type.names))
 
 
 def _pays(v: Value, shape: Value, lane_axis: str) -> bool:

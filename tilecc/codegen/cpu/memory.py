@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.casts import cast, from_memory, stored, to_memory
-from tilecc.codegen.cpu.registers import Position, i64
+from tilecc.codegen.cpu.registers import Position, i32, i64
+from tilecc.codegen.cpu.rows import Rows
 from tilecc.codegen.cpu.scalars import Prim, const
 from tilecc.codegen.cpu.vectors import prefetch
-from tilecc.ir.core import Op, Range
+from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import I64
 from tilecc.ir.expr import Expr
 
@@ -28,6 +30,27 @@ class Memory:
         self.em = em
         self.blocks: dict[Op, tuple[Any, Prim]] = {}
         """Stores whose elements are gathered in a block first: the block, and where a vector is."""
+        self.rows: dict[Op, Rows] = {}
+        """Loads whose rows have been looked up."""
+        self.anywhere = False
+        """Whether positions may be beyond the ends of tiles, too."""
+
+    @contextmanager
+    def kept_inside(self, anywhere: bool) -> Iterator[None]:
+        """What is read inside may be `anywhere` along an axis: it is kept within its tensor."""
+        self.anywhere = anywhere
+        yield
+        self.anywhere = False
+
+    @contextmanager
+    def looked_up(self, values: Iterable[Value]) -> Iterator[None]:
+        """For what reads values row by row: those of them whose rows are picked have these looked
+        up before."""
+        loads = [v.owner for v in dict.fromkeys(values) if v.owner is not None]
+        found = [Rows.of(self.em, op) for op in loads if op.name == "load"]
+        self.rows = {r.op: r for r in found if r is not None}
+        yield
+        self.rows = {}
 
     def coordinates(self, op: Op, pos: Position) -> list[Prim]:
         """Global coordinates (i64) of a load or store for the element at `pos`."""
@@ -56,6 +79,8 @@ class Memory:
         self, op: Op, pos: Position, *, inside: Sequence[str] = (), anything: Sequence[str] = ()
     ) -> tuple[list[Prim], Prim | None]:
         """Coordinates that are in the tensor, and the condition that they are the right ones."""
+        if op in self.rows:
+            return self.rows[op].coordinates(self.em, pos), None
         tensor = self.em.tensors[op.operands[0]]
         coords = self.coordinates(op, pos)
         valid: Prim | None = None
@@ -63,7 +88,7 @@ class Memory:
             waived = isinstance(c, Range) and c.axis in inside
             fits = self.within(op, n, x, tensor.shape[n], high=not waived)
             # TVM would drop a `min` that the condition beside it implies, and read what is outside.
-            if not waived and self.em.bounds.may_be_high(op, n):
+            if not waived and (self.anywhere or self.em.bounds.may_be_high(op, n)):
                 coords[n] = tirx.call_llvm_pure_intrin(
                     "int64", "llvm.smin", coords[n], tensor.shape[n] - 1
                 )
@@ -89,17 +114,24 @@ class Memory:
     def fetch_ahead(self, op: Op, pos: Position, axis: str, columns: int, rows: Prim) -> None:
         """Ask for the line at `pos`, `rows` and the bytes of `isa.ahead` further along `axis`.
 
-        Nothing is asked for where rows do not follow each other in memory by one stride. A row has
-        `columns` elements. What lies beyond the tensor is not touched: a request is no access.
+        Nothing is asked for where rows neither follow each other in memory by one stride nor have
+        been looked up. A row has `columns` elements. What lies beyond the tensor is not touched: a
+        request is no access.
         """
+        each = op.operands[0].type.dtype.bytes
+        ahead = -(-self.em.isa.ahead // (columns * each))
+        buffer = self.em.tensors[op.operands[0]].buffer
+        if op in self.rows:
+            last = i32(self.rows[op].count - 1)
+            later = {**pos, axis: tirx.min(pos[axis] + rows + i32(ahead), last)}
+            prefetch(T.address_of(buffer[tuple(self.address(op, later)[0])]), i64(0))
+            return
         places = [
             n for n, c in enumerate(op.attrs["coords"]) if isinstance(c, Range) and c.axis == axis
         ]
         if len(places) != 1:
             return
         coords, _ = self.address(op, pos, inside=(axis,))
-        buffer, each = self.em.tensors[op.operands[0]].buffer, op.operands[0].type.dtype.bytes
-        ahead = -(-self.em.isa.ahead // (columns * each))
         stride = buffer.strides[places[0]] * each
         prefetch(T.address_of(buffer[tuple(coords)]), i64(rows + ahead) * stride)
 
