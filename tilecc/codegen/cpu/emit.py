@@ -19,7 +19,14 @@ from tilecc.codegen.cpu.elementary import dtype_of
 from tilecc.codegen.cpu.explicit import qualifies
 from tilecc.codegen.cpu.horizontal import Horizontal
 from tilecc.codegen.cpu.isa import Isa
-from tilecc.codegen.cpu.layout import Layout, Slot, inputs, is_horizontal, register_dtype
+from tilecc.codegen.cpu.layout import (
+    Layout,
+    Slot,
+    inputs,
+    is_diagonal,
+    is_horizontal,
+    register_dtype,
+)
 from tilecc.codegen.cpu.memory import Memory
 from tilecc.codegen.cpu.nests import BlockPlan, Branch, Copy, Item, Loop, Nest, Planner, Scalar
 from tilecc.codegen.cpu.reductions import Reductions
@@ -232,7 +239,7 @@ class Emitter:
 
     def slot_index(self, slot: Slot, pos: Position) -> list[Prim]:
         """Where the element at `pos` lies in a slot."""
-        index: Prim = i32(0)
+        index: Prim = i32(slot.first)
         ramp: tuple[int, int] | None = None
         for a, step in slot.strides:
             x = pos[a]
@@ -270,9 +277,22 @@ class Emitter:
             T.buffer_store(buffer, x, self.slot_index(slot, pos))
 
         self.sizes = {a.name: a.size for a in op.result.type.axes}
+        if is_diagonal(op.result):
+            self.along_diagonals(slot, body)
+            return
         if not load_turned(self, op, slot, lambda: self.over(op.result, body)):
             with self.memory.looked_up([op.result]):
                 self.over(op.result, body)
+
+    def along_diagonals(self, slot: Slot, body: Callable[[Position], None]) -> None:
+        """Run `body` for an element of each diagonal: those of one row, and of the row before."""
+        (other, _), (axis, _) = slot.strides
+        width = self.layout.width
+        with T.serial(0, slot.buffer.size // width) as n:
+            pos: Position = {other: i32(0)}
+            with self.lanes((n * width - slot.first, width), pos, axis):
+                body(pos)
+                self.temps.release()
 
     def over(self, v: Value, body: Callable[[Position], None]) -> None:
         """Run `body` for every element of a value, vectorised along its innermost axis."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tilecc.codegen.cpu.diagonals import diagonal
 from tilecc.codegen.cpu.isa import Isa
 from tilecc.codegen.program import ScratchBuffer
 from tilecc.ir.core import Block, Op, Range, TensorType, Value
@@ -37,10 +38,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Slot:
-    """A value's place in a scratch buffer: element strides by axis."""
+    """A value's place in a scratch buffer: element strides by axis, from element `first` on."""
 
     buffer: ScratchBuffer
     strides: tuple[tuple[str, int], ...]
+    first: int = 0
 
 
 def contractions(kernel: Op) -> list[Op]:
@@ -109,7 +111,8 @@ def kept_loads(kernel: Op, layout: Layout, isa: Isa) -> set[Value]:
     or to convert it first. What few rows are multiplied with is read once, and stays where it is.
     Of what maps read, a tile across the lanes is turned as it is copied, faster than its elements
     could be gathered, and what a map reads anew for each row (the ids of queries) is read once. So
-    is what it reads anew through a table (the scales of keys in pages).
+    is what it reads anew through a table (the scales of keys in pages), and what a table has along
+    the diagonals of a tile.
     """
     kept: set[Value] = set()
     for op in contractions(kernel):
@@ -124,9 +127,15 @@ def kept_loads(kernel: Op, layout: Layout, isa: Isa) -> set[Value]:
         if op.name in ("map", "reduce"):
             shape = op.result if op.name == "map" else op.operands[0]
             kept |= {v for v in op.operands if _is_read_again(v, shape)}
+            kept |= {v for v in op.operands if is_diagonal(v)}
             if layout.lane_axis is not None:
                 kept |= {v for v in op.operands if _pays(v, shape, layout.lane_axis)}
     return kept
+
+
+def is_diagonal(v: Value) -> bool:
+    """Whether a value is a load that is the same along diagonals."""
+    return v.owner is not None and v.owner.name == "load" and diagonal(v.owner) is not None
 
 
 def _is_read_again(v: Value, shape: Value) -> bool:
@@ -209,6 +218,19 @@ def make_slot(name: str, t: TensorType, layout: Layout) -> Slot:
             step += line
     buffer = ScratchBuffer(name, max(step, 1), register_dtype(t.dtype))
     return Slot(buffer, tuple(reversed(strides)))
+
+
+def diagonal_slot(name: str, v: Value, layout: Layout) -> Slot:
+    """Scratch for the diagonals of a load that is the same along each; lanes go up by one."""
+    assert v.owner is not None
+    found = diagonal(v.owner)
+    assert found is not None
+    *_, sign = found
+    other, lanes = layout.order(v.type)
+    count = v.type.axis(lanes).size + v.type.axis(other).size - 1
+    buffer = ScratchBuffer(name, round_up(count, layout.width), register_dtype(v.type.dtype))
+    first = v.type.axis(other).size - 1 if sign < 0 else 0
+    return Slot(buffer, ((other, sign), (lanes, 1)), first)
 
 
 def sizes(values: Iterable[Value] | Sequence[Value]) -> dict[str, int]:

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from tilecc.codegen.cpu.dot import pair_slot, uses_dot
 from tilecc.codegen.cpu.horizontal import uses_horizontal_dot
 from tilecc.codegen.cpu.isa import Isa
-from tilecc.codegen.cpu.layout import Layout, Slot, inputs, is_horizontal, make_slot
+from tilecc.codegen.cpu.layout import (
+    Layout,
+    Slot,
+    diagonal_slot,
+    inputs,
+    is_diagonal,
+    is_horizontal,
+    make_slot,
+)
 from tilecc.codegen.cpu.nests import (
     BlockPlan,
     Branch,
@@ -138,6 +146,14 @@ class Storage:
         self.made.append(slot)
         return slot
 
+    def _copied(self, use: Uses, v: Value, at: int) -> Slot:
+        """A slot for a load that is copied."""
+        if not is_diagonal(v):
+            return self._reuse(use, v, at)
+        name = f"{v.name or 'x'}_{len(self.made)}"
+        self.made.append(diagonal_slot(name, v, self.layout))
+        return self.made[-1]
+
     def _reuse(self, use: Uses, v: Value, at: int) -> Slot:
         """A slot for a tile that item `at` writes: where one lies that is read no more, or new."""
         slot = make_slot("", v.type, self.layout)
@@ -168,7 +184,7 @@ class Storage:
             match item:
                 case Copy(op):
                     if not self.only_pairs(op.result, use.everywhere(op.result)):
-                        self.slots[op.result] = self._reuse(use, op.result, at)
+                        self.slots[op.result] = self._copied(use, op.result, at)
                 case Nest():
                     for op in item.ops:
                         for v in op.results:
