@@ -17,10 +17,10 @@ class Pipeline:
 
     The tiles that a loop's first product reads are loaded an iteration ahead: before the loop, and
     in it as soon as nothing reads the last ones any more. The other loads come first in the body.
-    So each copy has a product to overlap with. A tile that is read at places which a table gives
-    stays where it is if others read the table, too: nothing is loaded twice. Reductions move up to
-    what they reduce, which frees its registers. A loop whose first product is its last reader of
-    tiles stays as it is.
+    So each copy has a product to overlap with; in a loop with one product, the copy of the next
+    tile has what is computed after that. A tile that is read at places which a table gives stays
+    where it is if others read the table, too: nothing is loaded twice. Reductions move up to what
+    they reduce, which frees its registers. A loop that ends with its first product stays as it is.
 
         for %j .. {                      %k_1 = if lo < hi { load %K[lo] } else { 0 }
           %k = load %K[%j]               for %j .. carry(%k = %k_1) {
@@ -93,10 +93,12 @@ class _Loop:
     def _ahead(self) -> list[Op]:
         """The loads that are issued an iteration ahead."""
         products = [o for o in self.order if o.name == "contract"]
-        if len(products) < 2:
-            return []
         position = {o: n for n, o in enumerate(self.order)}
+        if not products:
+            return []
         last = position[products[-1]]
+        if len(products) == 1:  # then what is computed from it takes time
+            last = max(position[o] for o in self.order if _computes(o))
         found = []
         for v in products[0].operands:
             o = v.owner
@@ -248,6 +250,11 @@ class _Loop:
             return kept
         early = [o for o in kept if o in self.free]
         return early + [o for o in kept if o not in self.free]
+
+
+def _computes(op: Op) -> bool:
+    """Whether an operation computes a tile."""
+    return op.name in ("contract", "map", "reduce") and bool(op.result.type.axes)
 
 
 def _early_reductions(ops: Sequence[Op]) -> list[Op]:
