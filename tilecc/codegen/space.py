@@ -42,17 +42,12 @@ def _all_matter(func: Func, target: Target, options: Options) -> Options:
     return options
 
 
-def _nothing_refused(func: Func, target: Target) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Space:
     """Tile sizes of rows and of streamed axes, options, and what their values must satisfy.
 
     `relevant(func, target, options)` are the options without those that make no (useful) difference
     to the code for `func` (tile IR): points that differ in nothing else are one.
-    `refused(func, target)` is the reason why `func` (tile IR) is not worth trying, "" if it is.
     """
 
     rows: tuple[int, ...]
@@ -60,7 +55,6 @@ class Space:
     options: tuple[Option, ...] = ()
     constraints: tuple[Constraint, ...] = ()
     relevant: Callable[[Func, Target, Options], Options] = _all_matter
-    refused: Callable[[Func, Target], str] = _nothing_refused
 
     def complete(self, options: Options) -> dict[str, int]:
         """A value for every option."""

@@ -56,7 +56,7 @@ def points(
     least: tuple[int, Config] | None = None
     for tile in tiles(loop, target, Ladder(space.rows, space.streamed)):
         try:
-            tiled = _Tiled(loop, target, extents, tile, space)
+            tiled = _Tiled(loop, target, extents, tile)
         except CompileError as e:
             config = Config.of(tile)
             found[config] = Point(config, str(e))
@@ -113,7 +113,6 @@ class _Tiled:
         target: Target,
         extents: Mapping[str, int],
         tile: Mapping[str, int],
-        space: Space,
     ) -> None:
         self.tile, self.target = dict(tile), target
         self.func = Tile(tuple(tile.items())).apply(loop, Remarks())
@@ -121,7 +120,6 @@ class _Tiled:
         self.predictor = Predictor(self.func, target, extents, None)
         self.need = needs(self.held, target, tile, self.func)
         self.refused = [str(n) for n in self.need if not n.fits]
-        self.refused += filter(None, [space.refused(self.func, target)])
         self.needs = max((n.needs for n in self.need), default=0)
         self.predict = cache(self._predict)
 
