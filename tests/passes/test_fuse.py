@@ -269,6 +269,18 @@ def test_weights_do_not_make_a_head_dimension_a_long_axis():
     assert static_extents(out) == {"C", "P"}
 
 
+def test_scores_of_transposed_queries_and_keys_stay_in_the_kernel():
+    """Memory does not say which axis is long; that a maximum is taken along j does."""
+
+    @tc.spec
+    def transposed(q: tc.Tensor["d i:N"], k: tc.Tensor["d j:M"], v: tc.Tensor["j:M e:D"]):
+        return tc.dot(tc.softmax(tc.dot(q, k, over="d"), over="j"), v, over="j")
+
+    _, out, _ = fuse(transposed)
+    assert [k[1] for k in kernels(out)] == ["j j"]
+    assert static_extents(out) == {"D"}
+
+
 def test_what_comes_before_attention_is_fused_into_it():
     @tc.spec
     def normed(q: tc.Tensor["i:N d"], k: tc.Tensor["j:M d"], v: tc.Tensor["j:M e:E"]):

@@ -53,7 +53,8 @@ class Schedule:
         at = max([self.passes[s] for s in needs] + [self.passes[s] + 1 for s in final] + [0])
         moving = [s for s in self.passes if s in needs and self.passes[s] == at]
         names = ", ".join(f"%{graph.items[s].name}" for s in moving)
-        own = f"%{item.name} needs a pass over {graph.axis} of its own"
+        what = f"%{item.name}" if item.name else "what this line computes"
+        own = f"{what} needs a pass over {graph.axis} of its own"
         if final and at > max(self.passes[s] for s in needs):
             names = ", ".join(f"%{graph.items[s].name}" for s in self.passes if s in final)
             message = f"{own}: an operation that is no map stands between it and {names}"

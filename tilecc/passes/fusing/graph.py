@@ -73,12 +73,14 @@ def _head_extents(func: Func) -> frozenset[str]:
     Of two products in a row either inner extent could be the long one. Those of head dimensions are
     last in an argument and never before another, since that of sequences is before that of heads in
     memory; or, as weights have them first (`wv[c, e]`), are summed where both factors have them
-    last, as queries and keys do.
+    last, as queries and keys do; or, where memory tells nothing (`q[d, i]`, `k[d, j]`), are summed
+    in scores of which a maximum is taken along another axis.
     """
     types = [[extents(a.extent) for a in p.type.axes] for p in func.params]
     before = frozenset[str]().union(*(names for axes in types for names in axes[:-1]))
     last = frozenset[str]().union(*(axes[-1] for axes in types if axes))
-    return (last - before) | _summed_along_rows(func)
+    heads = (last - before) | _summed_along_rows(func)
+    return heads | _summed_in_scores(func, heads)
 
 
 def _summed_along_rows(func: Func) -> frozenset[str]:
@@ -94,4 +96,25 @@ def _summed_along_rows(func: Func) -> frozenset[str]:
             if op.name != "contract":
                 continue
         products |= set(op.results)
+    return found
+
+
+def _summed_in_scores(func: Func, heads: frozenset[str]) -> frozenset[str]:
+    """Extents that a product sums, of which, after maps, a maximum over no `heads` is taken."""
+    none = frozenset[str]()
+    summed: dict[Value, frozenset[str]] = {}
+    found = none
+    for op in func.body.ops:
+        known = [summed[v] for v in op.operands if v in summed]
+        above = none.union(*known)
+        if op.name == "map" and known:
+            summed[op.result] = above
+        if op.name not in ("contract", "reduce"):
+            continue
+        axes = [a for v in op.operands for a in v.type.axes if a.name in op.over]
+        over = none.union(*(extents(a.extent) for a in axes))
+        if op.name == "contract":
+            summed[op.result] = none if known else over
+        if op.attrs.get("kind") == "max" and over.isdisjoint(heads):
+            found |= above - over
     return found
