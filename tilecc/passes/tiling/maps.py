@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from tilecc.analysis import affine
 from tilecc.ir.core import Axis, Block, Builder, Op, TensorType, Value
-from tilecc.ir.dtypes import BOOL, I64, dtype
+from tilecc.ir.dtypes import BOOL, I32, I64, dtype
 from tilecc.ir.expr import Arg, Call, Cast, Const, Expr, add, call, ceildiv, indices, mul
 from tilecc.ir.ops import identity
 from tilecc.passes.tiling.access import tile_of
@@ -185,7 +185,7 @@ def _extreme(scope: Scope, tile: Value, kind: str, axis: str) -> Value:
 
 def _reduce(scope: Scope, x: Value, kind: str) -> Value:
     attrs = {"kind": kind, "over": x.type.names}
-    op = Op("reduce", [x], [TensorType(I64)], attrs, names=[x.name])
+    op = Op("reduce", [x], [TensorType(x.type.dtype)], attrs, names=[x.name])
     return scope.once(("reduce", kind, x), op)
 
 
@@ -316,29 +316,26 @@ class _Judge:
         numbers: dict[int, Expr] = {
             k: operands.ref(tile_of(scope, v, ragged)) for k, v in data.items()
         }
-        e = scope.globalise(_renumbered(where, numbers), operands)
-        whole: Expr = Const(1)
-        for a in names:
-            length: Expr = Const(plan[a].size or 1)
-            if a in ragged:
-                end = call("lt", scope.coordinate(a, operands), plan[a].axis.extent)
-                e = call("and", e, end)
-                if a != self.axis:  # there rows beyond the end do no harm
-                    left = call("sub", plan[a].axis.extent, scope.base(a, operands))
-                    length = call("minimum", left, length)
-            whole = _product(whole, length)
-        t = TensorType(I64, tuple(Axis(a, Const(plan[a].size or 1)) for a in names), "reg")
-        e = share_coordinates(scope, call("where", e, Const(1), Const(0)), operands, t)
-        live = _reduce(scope, _map(scope, e, operands, t, "live"), "sum")
-        n = operands.ref(live)
-        code = call("where", call("ge", n, whole), Const(FULL), call("minimum", n, Const(PARTIAL)))
+        some = every = scope.globalise(_renumbered(where, numbers), operands)
+        for a in ragged:
+            inside = call("lt", scope.coordinate(a, operands), plan[a].axis.extent)
+            some = call("and", some, inside)
+            # Rows beyond the end do no harm; what is streamed is not read there without a mask.
+            if a == self.axis:
+                every = call("and", every, inside)
+            else:
+                every = call("or", every, call("not", inside))
+        t = TensorType(I32, tuple(Axis(a, Const(plan[a].size or 1)) for a in names), "reg")
+
+        def found(e: Expr, kind: str) -> Expr:
+            e = Cast(call("where", e, Const(1), Const(0)), I32)
+            e = share_coordinates(scope, e, operands, t)
+            return operands.ref(_reduce(scope, _map(scope, e, operands, t, "live"), kind))
+
+        most, least = found(some, "max"), found(every, "min")
+        full = call("eq", Cast(least, I64), Const(1))
+        code = call("where", full, Const(FULL), Cast(most, I64))
         return _map(scope, code, operands, TensorType(I64), "code")
-
-
-def _product(a: Expr, b: Expr) -> Expr:
-    if isinstance(a, Const) and isinstance(b, Const):
-        return Const(int(a.value) * int(b.value))
-    return call("mul", b, a)
 
 
 def _renumbered(e: Expr, numbers: Mapping[int, Expr]) -> Expr:
