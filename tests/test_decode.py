@@ -184,3 +184,12 @@ def test_rows_are_read_as_vectors():
     kernel = tc.compile(grouped(4), "x86-64-v3", static={"D": 64}, tile={"h": 4, "j": 64})
     gathered = re.findall(r"insertelement <8 x float> %\w+, float %\w+, i64 7", kernel.ir("llvm"))
     assert len(gathered) < 8
+
+
+def test_rows_of_bf16_become_f32_by_shift_and_mask():
+    """Two vectors from one of pairs, where there is no dot product: nothing is spread in order."""
+    t, bound = TYPES["bfloat16"]
+    kernel = tc.compile(grouped(3), "x86-64-v3", "bfloat16", {"D": 72}, {"h": 3, "j": 64})
+    assert re.search(r"and <8 x i32> .*-65536", kernel.ir("llvm"))
+    if resolve("cpu").features >= kernel.target.features:
+        check_grouped(kernel, 3, t, bound)

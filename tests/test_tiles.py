@@ -404,3 +404,26 @@ def test_an_axis_that_no_tensor_has():
     live = (j[None, :] <= i[:, None] + lengths[:, None, None] - 20) & (i < 20)[:, None] & (j < 45)
     wanted = live.reshape(2, 2, 16, 3, 16).any(axis=(2, 4))
     np.testing.assert_array_equal(found.codes.reshape(wanted.shape) > 0, wanted)
+
+
+def test_a_map_is_not_compiled_again(monkeypatch):
+    """A kernel that has been built has its map's kernels, too."""
+    from tilecc.runtime import build
+
+    @tc.spec
+    def documents(
+        q: tc.Tensor["i:N d"],
+        k: tc.Tensor["j:N d"],
+        v: tc.Tensor["j:N e:D"],
+        row: tc.Tensor["i:N", "int32"],
+        doc: tc.Tensor["j:N", "int32"],
+    ):
+        s = tc.where(row == doc, tc.dot(q, k, over="d"), -tc.inf)
+        return tc.dot(tc.softmax(s, over="j"), v, over="j")
+
+    kernel = tc.compile(documents, "cpu", "float32", {"D": 8}, tile={"i": 16, "j": 16})
+    ids = np.repeat(np.arange(4), 20).astype(np.int32)
+    monkeypatch.setattr(build, "build", lambda *_: pytest.fail("compiled once more"))
+    for row in (ids, np.ascontiguousarray(ids[::-1])):
+        same = (row[:, None] == ids).reshape(5, 16, 5, 16).any((1, 3))
+        assert kernel.tiles(row=row, doc=ids).live == same.sum()

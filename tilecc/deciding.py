@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from tilecc.compiler import Compiled, Compiler, check_static, extent_names
 from tilecc.cost.data import symbols
 from tilecc.cost.nest import kernels
-from tilecc.cost.visits import computed, deciding, extents_read, leading
+from tilecc.cost.visits import computed, deciding, extents_read, is_leading, leading
 from tilecc.errors import CompileError, Diagnostic
-from tilecc.ir.core import Func, Value
+from tilecc.ir.core import Block, Builder, Func, Value
 
 if TYPE_CHECKING:
+    from tilecc.runtime.executable import Executable
     from tilecc.target import Target
 
 Sizes = tuple[dict[str, int], dict[str, Any], dict[str, Any]]
@@ -87,9 +88,39 @@ def _run(program: Func, compiled: Compiled, target: Target, sizes: Sizes) -> tup
             inputs[p.name] = kind.type(scalars.get(p.name, 0))
     if target.kind != "cpu" or not runs_here(target):
         return interpret(program, inputs, extents=extents, complete=False)
+    built = _built(compiled)
+    if built is not None:
+        from tilecc.runtime.arguments import Binder
+
+        static = dict(compiled.static)
+        bound = Binder(program.name, program.params, static).bind((), inputs)
+        outputs = built(bound, None, 1)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
     if compiled.leading is None:
         from tilecc.kernel import Kernel
 
         compiled.leading = Kernel(Compiler(program, target, None), {})
     outputs = compiled.leading(**inputs)
     return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _built(compiled: Compiled) -> Executable | None:
+    """The leading kernels as they were built with the program; None where it is not built here."""
+    from tilecc.codegen.program import Program
+    from tilecc.runtime.build import Library
+    from tilecc.runtime.executable import Executable
+
+    func, program, library = compiled.tiled, compiled.program, compiled.library
+    if func is not compiled.run.func or not isinstance(program, Program):
+        return None
+    if not isinstance(library, Library) or not library.functions:
+        return None
+    made = computed(func)
+    names = {k.op for k in kernels(func) if is_leading(k, kernels(func))}
+    every = [op for op in func.body.ops if op.name == "kernel"]
+    pairs = zip(program.kernels, every, strict=True)
+    entries = tuple(k for k, op in pairs if op in names)
+    body = Block([], [op for op in func.body.ops if op.name == "alloc" and op.result in made])
+    Builder(body, func.loc).op("return", made)
+    part = Func(func.name, func.params, body)
+    return Executable(part, Program(entries), library.functions)

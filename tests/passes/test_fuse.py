@@ -281,6 +281,27 @@ def test_scores_of_transposed_queries_and_keys_stay_in_the_kernel():
     assert static_extents(out) == {"D"}
 
 
+def test_a_mask_that_is_reduced_stays_in_the_kernel():
+    """Of several rounds of hashes one has to match: a mask of all positions is in no memory."""
+
+    @tc.spec
+    def hashed(
+        q: tc.Tensor["i:N d"],
+        k: tc.Tensor["j:M d"],
+        v: tc.Tensor["j:M e:D"],
+        a: tc.Tensor["r i:N", "int32"],
+        b: tc.Tensor["r j:M", "int32"],
+    ):
+        met = tc.max(tc.where(a == b, 1, 0), over="r") > 0
+        s = tc.where(met, tc.dot(q, k, over="d"), -tc.inf)
+        return tc.dot(tc.softmax(s, over="j"), v, over="j")
+
+    func = Simplify().apply(hashed.trace("float32"), Remarks())
+    out = Fuse().apply(func, Remarks())
+    assert [k[1] for k in kernels(out)] == ["j j"]
+    assert static_extents(out) == {"D", "R"}
+
+
 def test_what_comes_before_attention_is_fused_into_it():
     @tc.spec
     def normed(q: tc.Tensor["i:N d"], k: tc.Tensor["j:M d"], v: tc.Tensor["j:M e:E"]):

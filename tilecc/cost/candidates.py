@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from tilecc.ir.core import Axis, Func, Op
 from tilecc.ir.expr import Call, Env, Expr, Index, evaluate
-from tilecc.passes.tiling.plan import kernel_axes, rows, streamed_axes, tiled_rows
+from tilecc.passes.tiling.plan import kernel_axes, rows, sharing, streamed_axes, tiled_rows
 from tilecc.target import Target
 
 SMALL = 64  # a static extent of a row up to this is one tile
@@ -20,6 +21,7 @@ class Ladder:
     """Sizes of rows and of streamed axes; `square`: the same for both.
 
     `alone`: sizes of streamed axes in place of `streamed`, where all rows are fewer than `least`.
+    `fill`: rows that an instruction takes, and that are put together from several axes.
     """
 
     rows: tuple[int, ...]
@@ -27,6 +29,7 @@ class Ladder:
     square: bool = False
     alone: tuple[int, ...] = ()
     least: int = 0
+    fill: int = 0
 
 
 def ladder(target: Target) -> Ladder:
@@ -34,7 +37,7 @@ def ladder(target: Target) -> Ladder:
     if target.kind == "abstract":
         return Ladder(target.tiles, target.tiles, square=True)
     if target.kind == "cuda":
-        return Ladder((16, 32, 64, 128, 256), (16, 32, 64, 96, 128, 256))
+        return Ladder((16, 32, 64, 128, 256), (16, 32, 64, 96, 128, 256), fill=16)
     lanes = max(4, target.lanes("f32"))
     row = tuple(n for n in (16, 32, 64, 128) if n % lanes == 0)
     streamed: tuple[int, ...] = (32, 64, 128, 256)
@@ -72,13 +75,36 @@ def tiles(func: Func, target: Target, steps: Ladder | None = None) -> list[dict[
         else [(r, s) for r in (steps.rows if row_axes else steps.rows[:1]) for s in columns]
     )
     found: list[dict[str, int]] = []
-    for row, stream in pairs:
+    packs = {a: n for kernel in kernels_of(func) for a, n in packed(kernel, steps.fill).items()}
+    for (row, stream), packing in product(pairs, ({}, packs) if packs else ({},)):
         whole = 0 if steps.square else SMALL
         sizes = {a: _row(row, axis, whole) for a, axis in row_axes.items()}
+        sizes |= {a: _clamped(max(1, row // n), axis) for a, (axis, n) in packing.items()}
         sizes |= {a: _clamped(stream, axis) for a, axis in streams.items() if a not in sizes}
         sizes |= groups | merged
         if sizes not in found:
             found.append(sizes)
+    return found
+
+
+def packed(kernel: Op, fill: int) -> dict[str, tuple[Axis, int]]:
+    """Axes that let the same tiles be shared as rows do which are fewer than `fill`; each with the
+    rows that there are for one element of it.
+
+    A step of decoding has one query; heads that read the same keys fill the tile.
+    """
+    axes = kernel_axes(kernel)
+    found: dict[str, tuple[Axis, int]] = {}
+    for group in sharing(kernel):
+        rows = 1
+        for a, other in zip(reversed(group), reversed(group[:-1]), strict=False):
+            extent = axes[a].static
+            if extent is None:
+                break
+            rows *= 1 << max(0, extent - 1).bit_length()
+            if rows >= fill:
+                break
+            found[other] = axes[other], rows
     return found
 
 

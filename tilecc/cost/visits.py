@@ -118,7 +118,7 @@ def visited(
         CompileError: there is no such stream, or something that decides it is not given.
     """
     found = kernels(func)
-    streams = [(k, group) for k in found if not _is_leading(k, found) for group in _streams(k)]
+    streams = [(k, group) for k in found if not is_leading(k, found) for group in _streams(k)]
     if not 0 <= stream < len(streams):
         have = f"it has {len(streams)}" if streams else "it walks no axis tile by tile"
         raise CompileError(f"{func.name} has no stream number {stream}: {have}")
@@ -133,7 +133,7 @@ def leading(func: Func) -> Func | None:
     It has the parameters of `func` and gives what they compute; None where there are none.
     """
     found = kernels(func)
-    ops = [k.op for k in found if _is_leading(k, found)]
+    ops = [k.op for k in found if is_leading(k, found)]
     if not ops:
         return None
     cloner = Cloner()
@@ -156,7 +156,7 @@ def extents_read(func: Func) -> set[str]:
 def computed(func: Func) -> list[Value]:
     """What `leading(func)` computes, as values of `func`, in order."""
     found = kernels(func)
-    ops = [k.op for k in found if _is_leading(k, found)]
+    ops = [k.op for k in found if is_leading(k, found)]
     read = {v for op in ops for inner in op.body.walk() for v in inner.operands}
     return [op.result for op in func.body.ops if op.name == "alloc" and op.result in read]
 
@@ -165,11 +165,11 @@ def deciding(func: Func) -> list[Value]:
     """The tensors among the parameters that decide which tiles are visited."""
     found = kernels(func)
     read = {v for k in found for v in _read(k)}
-    read |= {a.tensor for k in found if _is_leading(k, found) for a in k.accesses if not a.write}
+    read |= {a.tensor for k in found if is_leading(k, found) for a in k.accesses if not a.write}
     return [p for p in func.params if p.type.axes and p in read]
 
 
-def _is_leading(kernel: Kernel, others: Sequence[Kernel]) -> bool:
+def is_leading(kernel: Kernel, others: Sequence[Kernel]) -> bool:
     """Whether a kernel writes numbers that another one's loops and conditions read: perhaps not
     all, such as the least id of a tile where only the greatest decides."""
     read = {v for k in others if k is not kernel for v in _read(k)}

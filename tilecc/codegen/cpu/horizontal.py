@@ -18,6 +18,7 @@ from tilecc.codegen.cpu.casts import register_name
 from tilecc.codegen.cpu.contract import Contraction, blocks
 from tilecc.codegen.cpu.dot import LANES as DOT_LANES
 from tilecc.codegen.cpu.dot import contiguous
+from tilecc.codegen.cpu.halves import Halves
 from tilecc.codegen.cpu.isa import Isa
 from tilecc.codegen.cpu.layout import LINE, Layout, inputs, is_horizontal
 from tilecc.codegen.cpu.registers import i32, local
@@ -73,7 +74,10 @@ class Horizontal(Contraction):
         rows, keys = em.sizes[a] if a else 1, em.sizes[b] if b else 1
         group = self._together(rows, keys)
         sums = local(rows * group * em.layout.width, register_name(self.dtype))
+        self.halves = Halves.of(em, self.op, self.limit(self.k), a, b)
         with em.nest_loops(outer, em.sizes) as pos:
+            if self.halves is not None:
+                self.halves.prepare(pos)
             for first, count in blocks(keys, group):
                 with T.serial(0, count) as key:
                     here = dict(pos) if b is None else {**pos, b: first + key}
@@ -123,6 +127,12 @@ class Horizontal(Contraction):
         for n in range(len(rows)):
             with T.vectorized(0, width) as v:
                 T.buffer_store(acc, const(0, self.dtype), [n * width + v])
+        if self.halves is not None:
+            with T.serial(0, self.halves.whole // (2 * width)) as step:
+                for n, (i, here) in enumerate(zip(rows, at, strict=True)):
+                    lanes = tirx.Ramp(i32(n * width), 1, width)
+                    for x, y in self.halves.products({**here, self.k: step * (2 * width)}, i):
+                        T.buffer_store(acc, acc[lanes] + x * y, [lanes])
         with ExitStack() as stack:
             inner: Position = {}
             for o in self.op.over[:-1]:
@@ -160,9 +170,11 @@ class Horizontal(Contraction):
                 yield n, 1
             return
         pair = 2 if self.pairs else 1
-        with T.serial(0, limit // (pair * width)) as n:
-            yield n * (pair * width), width
-        at = limit // (pair * width) * (pair * width)
+        at = self.halves.whole if self.halves is not None else 0
+        if not at:
+            with T.serial(0, limit // (pair * width)) as n:
+                yield n * (pair * width), width
+            at = limit // (pair * width) * (pair * width)
         while at < limit:
             lanes = 1 << (((limit - at) // pair).bit_length() - 1)
             yield tirx.const(at, "int32"), lanes

@@ -112,11 +112,20 @@ class Plan:
             return
         tile = self._wanted.get(op.result)
         if tile is None:
-            tile = self._tile(op.result, memory_order(op))
+            tile = self._tile(op.result, self._rows_first(op))
         self.homes[op.result] = tile
         if copy_unit(op, tile, self.target, self.aligned):
             tile.asynchronous = True
         yield Step("load", op, op.result, reads=read, writes=[tile])
+
+    def _rows_first(self, op: Op) -> list[str]:
+        """The axes of a loaded tile in memory: the tensor's order, but that of fragments for the
+        rows of tensor cores, which ldmatrix counts through.
+        """
+        order = memory_order(op)
+        if any(m.a is op.result for m in self.matrices.values()):
+            order[:-1] = sorted(order[:-1], key=lambda a: self.roles.order.get(a, 0))
+        return order
 
     def _tables(self, op: Op) -> list[SharedTile]:
         """Tiles that coordinates read."""

@@ -65,8 +65,8 @@ class Matrix:
         if not self.a_in_registers:
             tile = plan.tile_for(self.a)
             tile.require(self.k[0], depth)
-            slow = self.m[-1][0]
-            tile.require(slow, layout.covers(slow))
+            for axis, _ in self.m:
+                tile.require(axis, layout.covers(axis))
         tile = plan.tile_for(self.b)
         tile.require(self.k[0], depth)
         tile.require(self.n[0], self.width * 8)
@@ -96,8 +96,6 @@ def matrix_product(op: Op, roles: Roles, target: Target) -> Matrix | None:
         return None
     k = (p.k[0], a.type.axis(p.k[0]).size)
     if set(wide(a.type)) != {*names, k[0]} or set(wide(b.type)) != {columns[0][0], k[0]}:
-        return None
-    if len(rows) > 1 and any(n & (n - 1) for _, n in rows[:-1]):
         return None
     held = k[1] % DEPTHS[multiplied] == 0 and _in_registers(a, rows, k, roles)
     return Matrix(op, a, b, tuple(rows), columns[0], k, held, multiplied)

@@ -100,21 +100,25 @@ def _summed_along_rows(func: Func) -> frozenset[str]:
 
 
 def _summed_in_scores(func: Func, heads: frozenset[str]) -> frozenset[str]:
-    """Extents that a product sums, of which, after maps, a maximum over no `heads` is taken."""
+    """Extents reduced in scores, of which, after maps, a maximum over no `heads` is taken.
+
+    They are reduced before any product, or by the first one: by a distance, a count of matches.
+    """
     none = frozenset[str]()
-    summed: dict[Value, frozenset[str]] = {}
+    reduced: dict[Value, frozenset[str]] = {}
+    products: set[Value] = set()
     found = none
     for op in func.body.ops:
-        known = [summed[v] for v in op.operands if v in summed]
-        above = none.union(*known)
-        if op.name == "map" and known:
-            summed[op.result] = above
-        if op.name not in ("contract", "reduce"):
-            continue
-        axes = [a for v in op.operands for a in v.type.axes if a.name in op.over]
-        over = none.union(*(extents(a.extent) for a in axes))
-        if op.name == "contract":
-            summed[op.result] = none if known else over
-        if op.attrs.get("kind") == "max" and over.isdisjoint(heads):
-            found |= above - over
+        above = none.union(*(reduced.get(v, none) for v in op.operands))
+        behind = not products.isdisjoint(op.operands)
+        if op.name in ("contract", "reduce"):
+            axes = [a for v in op.operands for a in v.type.axes if a.name in op.over]
+            over = none.union(*(extents(a.extent) for a in axes))
+            if op.attrs.get("kind") == "max" and over.isdisjoint(heads):
+                found |= above - over
+            above = above if op.name == "reduce" and behind else none if behind else above | over
+        if op.name in ("contract", "reduce", "map"):
+            reduced[op.result] = above
+            if behind or op.name == "contract":
+                products.add(op.result)
     return found

@@ -69,7 +69,15 @@ def tiled_rows(kernel: Op) -> tuple[str, ...]:
     Attention has one (the queries); a plain product has two, one a factor. A row whose factors
     include all of another's would let fewer be shared, and is a dimension of the grid.
     """
-    last: dict[frozenset[tuple[int, int]], str] = {}
+    return tuple(axes[-1] for axes in sharing(kernel))
+
+
+def sharing(kernel: Op) -> list[tuple[str, ...]]:
+    """The rows that the same factors have, in groups: heads and queries, of keys that lack heads.
+
+    A tile of any of a group's axes, or of several, shares what the factors without them load.
+    """
+    found: dict[frozenset[tuple[int, int]], tuple[str, ...]] = {}
     contractions = [op for op in kernel.body.walk() if op.name == "contract"]
     for a in rows(kernel):
         factors = frozenset(
@@ -78,8 +86,8 @@ def tiled_rows(kernel: Op) -> tuple[str, ...]:
             for m, v in enumerate(op.operands)
             if v.type.has(a)
         )
-        last[factors] = a
-    return tuple(a for factors, a in last.items() if not any(other < factors for other in last))
+        found[factors] = (*found.get(factors, ()), a)
+    return [axes for factors, axes in found.items() if not any(other < factors for other in found)]
 
 
 def tiled_axes(kernel: Op) -> tuple[str, ...]:
