@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tilecc as tc
+from tilecc.passes.pipeline import _Loop
 from tilecc.check import random_inputs
 from tilecc.cli.program import load_program
 from tilecc.compiler import extent_names, load
@@ -122,3 +123,24 @@ def test_a_reduction_over_warps_does_not_end_copies_under_way():
 def test_every_example_in_f32(name, n):
     """Types of 16 bits: tests/emulate/test_sweep.py."""
     check(emulated(name, "float32", n), "float32")
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["as it is", "the next tile at once"])
+def test_norms_of_keys_are_of_the_tile_at_hand(eager, monkeypatch):
+    """Not of the next one, which is copied to the same place: also where that comes too early."""
+    if eager:
+        monkeypatch.setattr(_Loop, "_read_by", lambda self, load: set(self.users[load.result]))
+
+    @tc.spec
+    def cosine(q: tc.Tensor["i:N d"], k: tc.Tensor["j:N d"], v: tc.Tensor["j:N d"]):
+        s = tc.dot(q, k, over="d") * tc.rsqrt(tc.sum(k * k, over="d"))
+        return tc.dot(tc.softmax(s, over="j"), v, over="j")
+
+    q, k, v = np.random.default_rng(2).standard_normal((3, 150, 32)).astype("f2")
+    k *= np.linspace(0.5, 2, 150, dtype="f2")[:, None]
+    kernel = tc.compile(cosine, "sm_80", "float16", {"D": 32}, tile={"i": 64, "j": 32})
+    found = tc.emulate(kernel, q, k, v)
+    x, y, z = (a.astype("f8") for a in (q, k, v))
+    p = np.exp(x @ y.T / np.linalg.norm(y, axis=1))
+    assert np.abs(found.outputs[0] - p / p.sum(1, keepdims=True) @ z).max() < 2e-3
+    assert not found.findings and not found.differences

@@ -195,7 +195,7 @@ class _Loop:
             inner.args.append(tile)
             self.cloner.mapping[load.result] = tile
             tiles[load] = tile
-        left = {load: set(self.users.get(load.result, [])) & set(self.order) for load in self.ahead}
+        left = {load: self._read_by(load) for load in self.ahead}
         ends: dict[Op, Value] = {}
         following: Value | None = None
         for o in self._body():
@@ -241,6 +241,17 @@ class _Loop:
         )
         self.cloner.mapping.update(zip(op.results, loop.results, strict=False))
         return loop
+
+    def _read_by(self, load: Op) -> set[Op]:
+        """What must be done before a tile's buffer is free. A map that is reduced at once has its
+        reduction read for it, and holds nothing in registers till then.
+        """
+        found = set()
+        for o in set(self.users.get(load.result, [])) & set(self.order):
+            readers = self.users.get(o.result, []) if o.name == "map" else []
+            alone = len(readers) == 1 and readers[0].name == "reduce" and readers[0] in self.order
+            found.add(readers[0] if alone else o)
+        return found
 
     def _body(self) -> list[Op]:
         """The body's operations without the loads that are ahead, the other loads first."""

@@ -180,10 +180,25 @@ class Plan:
         if len(readers) != 1 or readers[0].name not in ("map", "reduce"):
             return False
         reader = readers[0]
-        if reader not in self._ops_beside(v):
+        if reader not in self._ops_beside(v) or self._overwritten(op, reader):
             return False
         other = reader.operands[0] if reader.name == "reduce" else reader.result
         return set(wide(other.type)) == set(wide(v.type))
+
+    def _overwritten(self, op: Op, reader: Op) -> bool:
+        """Whether what `op` reads is no more when `reader` comes: the next tile lies there."""
+        read: set[int] = set()
+        pending = list(op.operands)
+        while pending:
+            x = pending.pop()
+            home = self.homes.get(x)
+            if home == "inline" and x.owner is not None:
+                pending += x.owner.operands
+            elif isinstance(home, SharedTile):
+                read.add(id(home))
+        beside = self._ops_beside(op.result)
+        between = beside[beside.index(op) + 1 : beside.index(reader)]
+        return any(id(self._wanted.get(r)) in read for o in between for r in o.results)
 
     def _ops_beside(self, v: Value) -> list[Op]:
         return self._blocks[v].ops
