@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import tilecc as tc
-from tilecc.passes.pipeline import _Loop
 from tilecc.check import random_inputs
 from tilecc.cli.program import load_program
 from tilecc.compiler import extent_names, load
 from tilecc.ir.parser import parse_ir
+from tilecc.passes.pipeline import _Loop
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPECS = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem != "minilm")
