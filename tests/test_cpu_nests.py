@@ -55,7 +55,7 @@ def test_scores_are_masked_as_they_leave_their_accumulators(spec):
     func, isa = parse_ir(kernel.ir("tile")), isa_for(kernel.target)
     main = [op for op in func.body.ops if op.name == "kernel"][-1]
     layout = choose_layout(main, isa)
-    planned = list(nests(Planner(main.body, kept_loads(main, layout, isa)).plan))
+    planned = list(nests(Planner(main.body, kept_loads(main, layout, isa), layout).plan))
     assert sum(n.contraction is not None for n in planned) == 4
     for nest in planned:
         greatest = [op for op in nest.ops if op.name == "reduce" and op.attrs["kind"] == "max"]
@@ -104,3 +104,19 @@ def test_what_a_mask_reads_comes_before_the_scores(between):
     # Nothing is moved where the block writes what it reads again.
     assert (names.index("y") < names.index("s")) == (not between)
     assert sorted(names) == sorted(op.result.name for op in kernel.body.ops if op.results)
+
+
+@pytest.mark.parametrize("tile", [3, 4, 8])
+def test_sums_along_lanes_and_across_them_share_no_nest(tile):
+    """Few rows: scores as [j, i] and as [i, j] have lanes along axes of their own."""
+
+    @tc.spec
+    def both(a: tc.Tensor["i:N d"], b: tc.Tensor["j:M d"], c: tc.Tensor["j:M d"]):
+        s, t = tc.dot(b, a, over="d"), tc.dot(a, c, over="d")
+        return tc.logsumexp(s, over="j") - tc.logsumexp(t, over="j")
+
+    a, b, c = (np.random.default_rng(n).standard_normal((n, 4)).astype("f4") for n in (13, 7, 7))
+    found = tc.compile(both, static={"D": 4}, tile={"i": tile, "j": 4})(a, b, c)
+    x, y, z = (v.astype("f8") for v in (a, b, c))
+    want = np.log(np.exp(x @ y.T).sum(1)) - np.log(np.exp(x @ z.T).sum(1))
+    np.testing.assert_allclose(found, want, atol=1e-5)

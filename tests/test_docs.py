@@ -170,7 +170,8 @@ def nests(path: str) -> str:
             else:
                 lines.append(f"{pad}{type(item).__name__.lower()} %{item.op.result.name}")
 
-    show(Planner(op.body, kept_loads(op, choose_layout(op, isa), isa)).plan, 0)
+    layout = choose_layout(op, isa)
+    show(Planner(op.body, kept_loads(op, layout, isa), layout).plan, 0)
     return "\n".join(lines) + "\n"
 
 

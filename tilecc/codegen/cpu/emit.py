@@ -28,7 +28,17 @@ from tilecc.codegen.cpu.layout import (
     register_dtype,
 )
 from tilecc.codegen.cpu.memory import Memory
-from tilecc.codegen.cpu.nests import BlockPlan, Branch, Copy, Item, Loop, Nest, Planner, Scalar
+from tilecc.codegen.cpu.nests import (
+    BlockPlan,
+    Branch,
+    Copy,
+    Item,
+    Loop,
+    Nest,
+    Planner,
+    Scalar,
+    elements,
+)
 from tilecc.codegen.cpu.reductions import Reductions
 from tilecc.codegen.cpu.registers import READY, Position, Temps, Tensor, i32, wide
 from tilecc.codegen.cpu.scalars import ExprLowering, Prim
@@ -368,7 +378,7 @@ class Emitter:
         if nest.contraction is not None:
             self.contraction_nest(nest)
         else:
-            shape = op.operands[0] if op.name in ("reduce", "store") else op.result
+            shape = elements(op)
 
             def each() -> None:
                 with self.memory.looked_up(self._rows_of(nest.ops, shape)):

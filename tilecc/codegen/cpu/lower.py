@@ -147,7 +147,7 @@ class _Signature:
 def _lower_kernel(
     name: str, kernel: Op, isa: Isa, layout: Layout, params: Sequence[Value]
 ) -> KernelEntry:
-    planner = Planner(kernel.body, kept_loads(kernel, layout, isa))
+    planner = Planner(kernel.body, kept_loads(kernel, layout, isa), layout)
     storage = Storage(layout, isa, planner).run()
     tensors, scalars = kernel_arguments(kernel, params)
     scratch = list(_scratch(storage, kernel))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tilecc.codegen.cpu.layout import Layout
 from tilecc.ir.core import Block, Op, Value
 from tilecc.ir.dtypes import BOOL
 from tilecc.ir.expr import Arg, Expr, walk
@@ -78,11 +79,14 @@ class BlockPlan:
         return self.where.get(v, -1)
 
 
+def elements(op: Op) -> Value:
+    """The value over whose elements an operation runs (a contraction: its result)."""
+    return op.operands[0] if op.name in ("reduce", "store") else op.result
+
+
 def iteration_axes(op: Op) -> frozenset[str]:
-    """The axes over whose elements an operation runs (a contraction: those of its result)."""
-    if op.name in ("reduce", "store"):
-        return frozenset(op.operands[0].type.names)
-    return frozenset(op.result.type.names)
+    """The axes over whose elements an operation runs."""
+    return frozenset(elements(op).type.names)
 
 
 def readers(block: Block) -> dict[Value, list[Op]]:
@@ -150,8 +154,9 @@ def _depth(e: Expr) -> int:
 class Planner:
     """Plans a kernel's blocks. `inline` are the maps that have no place of their own."""
 
-    def __init__(self, body: Block, kept: set[Value]) -> None:
+    def __init__(self, body: Block, kept: set[Value], layout: Layout) -> None:
         self.kept = kept  # loads to keep in scratch
+        self.layout = layout
         self.inline: set[Value] = set()
         self.scalars: set[Value] = set()
         self.depth: dict[Value, int] = {}  # of the expressions of inline maps
@@ -242,6 +247,10 @@ class Planner:
         )
         return at if elementwise else at + 1
 
+    def _lanes(self, op: Op) -> tuple[str, ...]:
+        """The axis that lies in vector lanes in a nest which `op` begins."""
+        return self.layout.order(elements(op).type)[-1:]
+
     def _into_nest(self, plan: BlockPlan, op: Op) -> None:
         axes = iteration_axes(op)
         earliest = 0
@@ -258,6 +267,8 @@ class Planner:
                 continue
             if op.name == "contract" and (item.contraction is not None or item.ops):
                 continue
+            if op.name == "reduce" and self._lanes(op) != self._lanes(item.ops[0]):
+                continue  # its lanes are added up after the nest, or never are
             item.ops.append(op)
             for r in op.results:
                 plan.where[r] = at
