@@ -136,7 +136,8 @@ class _Buffers:
             self._share(arg, start, block)
             self._share(result, start, block)
         self._place(op.body)
-        for arg, new in zip(op.body.args[1:], op.body.terminator.operands, strict=True):
+        ends = op.body.terminator.operands if n else []  # a loop that carries nothing has no yield
+        for arg, new in zip(op.body.args[1:], ends, strict=True):
             self._share(new, arg, block)
 
     def _is_row(self, v: Value) -> bool:

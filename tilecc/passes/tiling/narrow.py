@@ -111,12 +111,12 @@ class _Narrow:
             return None  # of positions alone: code generation knows how
         for axis in sorted(by_axis, key=lambda x: self.type.names.index(x), reverse=True):
             (other,) = (p for x, p in by_axis.items() if x != axis)
-            column, rest = by_axis[axis], other + shared
+            column, rest, order = by_axis[axis], other + shared, fn
             if column.terms[0][1] < 0:
-                column, rest, fn = -column, -rest, _SWAPPED.get(fn, fn)
+                column, rest, order = -column, -rest, _SWAPPED.get(fn, fn)
             near = self._near(axis, column)
             if near is not None:
-                return call(fn, self._cut(column, near), self._cut(-rest, near))
+                return call(order, self._cut(column, near), self._cut(-rest, near))
         return None
 
     def _parts(self, form: Linear) -> tuple[dict[str, Linear], Linear] | None:
