@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tilecc.codegen.cuda.access import Portions, copy_unit
 from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.products import Matrix
 from tilecc.codegen.cuda.roles import factors
-from tilecc.codegen.cuda.shared import CHUNK, SharedTile
+from tilecc.codegen.cuda.shared import CHUNK, Arrangement, SharedTile
 from tilecc.codegen.cuda.steps import Registers, Step
 from tilecc.ir.core import Op, Value
 
@@ -47,10 +48,36 @@ class Access:
     held: bool
     whole: bool = False
 
+    @cached_property
+    def _request(self) -> _Request:
+        inner = self.where.get(self.tile.inner, 0) if self.tile.inner is not None else 0
+        at = (np.broadcast_to(x, self.there.shape) for x in (self.tile.row(self.where), inner))
+        row, column = (x.astype(np.int64).tobytes() for x in at)
+        return _Request(row, column, self.there.tobytes(), self.size)
+
     def conflicts(self) -> int:
         """Steps more than there would be if no two lanes' words were in one bank."""
-        index = np.broadcast_to(self.tile.index(self.where), self.there.shape)
-        return conflicts(np.where(self.there, index * self.tile.dtype.bytes, -1), self.size)
+        tile = self.tile
+        return _conflicts(self._request, tile.arrangement, tile.columns, tile.dtype.bytes)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Rows and columns as int64, who takes part as bool: bytes, so that they can be looked up."""
+
+    row: bytes
+    column: bytes
+    there: bytes
+    size: int
+
+
+@lru_cache(maxsize=4096)
+def _conflicts(at: _Request, arrangement: Arrangement, columns: int, each: int) -> int:
+    """Candidates for a tile differ in few accesses: most are counted once for all of them."""
+    row, column = (np.frombuffer(x, np.int64) for x in (at.row, at.column))
+    index = arrangement.place(row, column, columns, CHUNK // each)
+    offsets = np.where(np.frombuffer(at.there, bool), index * each, -1)
+    return conflicts(offsets.reshape(-1, _LANES), at.size)
 
 
 def conflicts(offsets: Lanes, size: int) -> int:

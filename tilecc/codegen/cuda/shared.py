@@ -31,6 +31,22 @@ class Arrangement:
     bits: int = 0
     turned: bool = False
 
+    def phase(self, row: Any) -> Any:
+        """What chunk numbers of a row are XORed with."""
+        step = _BANK_ROWS >> self.bits
+        by = (row // step if step > 1 else row) % (1 << self.bits)
+        if not self.turned:
+            return by
+        return by * 2 % (1 << self.bits) + by // (1 << (self.bits - 1))
+
+    def place(self, row: Any, inner: Any, columns: int, per_chunk: int) -> Any:
+        """The number of an element of a tile with rows of `columns`, `per_chunk` to 16 bytes."""
+        start = row * (columns + self.gap)
+        if not self.bits:
+            return start + inner
+        chunk = (inner // per_chunk) ^ self.phase(row)
+        return start + chunk * per_chunk + inner % per_chunk
+
 
 @dataclass(eq=False)
 class SharedTile:
@@ -121,11 +137,7 @@ class SharedTile:
 
     def phase(self, row: Any) -> Any:
         """What chunk numbers of a row are XORed with."""
-        step = _BANK_ROWS >> self.bits
-        by = (row // step if step > 1 else row) % (1 << self.bits)
-        if not self.arrangement.turned:
-            return by
-        return by * 2 % (1 << self.bits) + by // (1 << (self.bits - 1))
+        return self.arrangement.phase(row)
 
     def row(self, at: Mapping[str, Any]) -> Any:
         """The number of the row of an element."""
@@ -137,12 +149,7 @@ class SharedTile:
     def index(self, at: Mapping[str, Any]) -> Any:
         """The number of an element, counted from the beginning of the tile, in elements."""
         inner = at.get(self.inner, 0) if self.inner is not None else 0
-        row = self.row(at)
-        pitch = self.pitch
-        if not self.bits:
-            return row * pitch + inner
-        chunk = (inner // self.per_chunk) ^ self.phase(row)
-        return row * pitch + chunk * self.per_chunk + inner % self.per_chunk
+        return self.arrangement.place(self.row(at), inner, self.columns, self.per_chunk)
 
 
 @dataclass
