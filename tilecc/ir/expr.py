@@ -116,11 +116,12 @@ class Const(Expr):
 
     value: bool | int | float
 
-    def _key(self) -> tuple[str, str]:
-        return type(self.value).__name__, repr(self.value)
+    def _key(self) -> tuple[type, bool | int | str]:
+        x = self.value
+        return type(x), repr(x) if isinstance(x, float) else x
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Const) and self._key() == other._key()
+        return self is other or (isinstance(other, Const) and self._key() == other._key())
 
     def __hash__(self) -> int:
         return hash(self._key())
@@ -224,19 +225,64 @@ def transform(e: Expr, f: Callable[[Expr], Expr | None]) -> Expr:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """All nodes of `e`, parents first."""
-    yield e
-    for c in e.children():
-        yield from walk(c)
+    rest = [e]
+    while rest:
+        e = rest.pop()
+        yield e
+        rest += reversed(e.children())
 
 
-def indices(e: Expr) -> set[str]:
+@dataclass(frozen=True)
+class _Reads:
+    """What an expression reads: axes, extents, operands."""
+
+    indices: frozenset[str] = frozenset()
+    extents: frozenset[str] = frozenset()
+    args: frozenset[int] = frozenset()
+
+    def joined(self, other: _Reads) -> _Reads:
+        """What both read; one of the two where it has all of it, as is common."""
+        if other is self or other is _NOTHING:
+            return self
+        if self is _NOTHING:
+            return other
+        return _Reads(
+            self.indices | other.indices, self.extents | other.extents, self.args | other.args
+        )
+
+
+_NOTHING = _Reads()
+
+
+def _reads(e: Expr) -> _Reads:
+    """Kept beside a node, as its hash is: most expressions are asked many times."""
+    match e:
+        case Const() | Acc():
+            return _NOTHING
+        case Index(axis):
+            return _Reads(indices=frozenset({axis}))
+        case Extent(name):
+            return _Reads(extents=frozenset({name}))
+        case Arg(k) | Old(k):
+            return _Reads(args=frozenset({k}))
+    found = e.__dict__.get("_reads")
+    if found is None:
+        found = _NOTHING
+        for c in e.children():
+            found = found.joined(_reads(c))
+        object.__setattr__(e, "_reads", found)
+    assert isinstance(found, _Reads)
+    return found
+
+
+def indices(e: Expr) -> frozenset[str]:
     """Axes whose coordinate `e` reads."""
-    return {n.axis for n in walk(e) if isinstance(n, Index)}
+    return _reads(e).indices
 
 
-def extents(e: Expr) -> set[str]:
+def extents(e: Expr) -> frozenset[str]:
     """Names of extents that `e` reads."""
-    return {n.name for n in walk(e) if isinstance(n, Extent)}
+    return _reads(e).extents
 
 
 def conjuncts(e: Expr) -> list[Expr]:
@@ -257,9 +303,9 @@ def joined(e: Expr, fn: str) -> list[Expr]:
     return out
 
 
-def arg_numbers(e: Expr) -> set[int]:
+def arg_numbers(e: Expr) -> frozenset[int]:
     """Operand positions that `e` reads."""
-    return {n.k for n in walk(e) if isinstance(n, Arg | Old)}
+    return _reads(e).args
 
 
 def shift_args(e: Expr, mapping: dict[int, Expr]) -> Expr:
