@@ -70,7 +70,7 @@ def _map_bytes(kernel: tc.Kernel, extents: Mapping[str, int]) -> int:
     """Bytes of what a kernel allocates beside its outputs."""
     from tilecc.ir.interp_expr import integer
 
-    tiled = kernel._compiled.tiled  # type: ignore[union-attr]
+    tiled = kernel._variants.latest.tiled  # type: ignore[union-attr]
     allocs = [op.result for op in tiled.body.ops if op.name == "alloc"]
     own = [v for v in allocs if v not in tiled.returns]
     return sum(

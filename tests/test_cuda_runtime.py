@@ -47,7 +47,7 @@ def compiled():
 
 def on(compiled: Kernel, driver: FakeDriver) -> Kernel:
     compiled._given_driver, compiled._call_binder = driver, None
-    compiled._executables.clear()
+    compiled._variants.executables.clear()
     return compiled
 
 
@@ -58,7 +58,7 @@ def inputs(n: int = 70, m: int = 100, h: int = 3, index: int = 0) -> list:
 
 
 def signature(compiled: Kernel, which: int = 0):
-    program = compiled._compiler.lower(compiled._compiled)
+    program = compiled._compiler.lower(compiled._variants.latest)
     return program.kernels[which]
 
 

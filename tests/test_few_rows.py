@@ -35,7 +35,7 @@ def reference(q, k, v, causal):
 
 
 def variants(kernel):
-    (executable,) = kernel._executables.values()
+    (executable,) = kernel._variants.executables.values()
     return set(executable.variants)
 
 
@@ -75,7 +75,7 @@ def test_a_variant_is_built_once_by_several_threads():
 @pytest.mark.parametrize("tile", [32, {"i": 32, "j": 32}])
 def test_sizes_that_are_given_hold_for_all_calls(tile):
     kernel = tc.compile(cross, static={"D": 16}, tile=tile)
-    assert not hasattr(next(iter(kernel._executables.values())), "variants")
+    assert not hasattr(next(iter(kernel._variants.executables.values())), "variants")
 
 
 def test_rows_that_grow_with_the_keys_need_no_variants():
@@ -84,4 +84,4 @@ def test_rows_that_grow_with_the_keys_need_no_variants():
         return tc.dot(tc.softmax(tc.dot(q, k, over="d"), over="j"), v, over="j")
 
     kernel = tc.compile(own, static={"D": 16})
-    assert not hasattr(next(iter(kernel._executables.values())), "variants")
+    assert not hasattr(next(iter(kernel._variants.executables.values())), "variants")

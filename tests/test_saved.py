@@ -135,14 +135,14 @@ def test_what_was_compiled_for_few_rows_is_saved_too(tmp_path):
     k = rng.standard_normal((2, 90, 16), dtype=np.float32)
     q = {n: rng.standard_normal((2, n, 16), dtype=np.float32) for n in (1, 2, 9, 40)}
     wanted = {n: kernel(x, k) for n, x in q.items()}
-    assert kernel._few, "this kernel is to have variants for few rows"
+    assert kernel._variants.few, "this kernel is to have variants for few rows"
     kernel.save(path)
     loaded = tc.load(path)
     for n, x in q.items():
         np.testing.assert_array_equal(loaded(x, k), wanted[n])
         assert loaded.ir("tile") == kernel.ir("tile")
     exact = [p.static["M"] for p in loaded._parts if "M" in p.static]
-    assert set(exact) >= {1, 2} and len(loaded._parts) == len(kernel._few) + 1
+    assert set(exact) >= {1, 2} and len(loaded._parts) == len(kernel._variants.few) + 1
     x = rng.standard_normal((2, 3, 16), dtype=np.float32)
     np.testing.assert_allclose(loaded(x, k), kernel(x, k), atol=1e-5)
 

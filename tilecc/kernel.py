@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import difflib
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilecc.chosen import ChosenTile
 from tilecc.codegen.program import DeviceProgram, Program
-from tilecc.compiler import PREDICTED, Compiled, Compiler, NeedsExtents, extent_names
+from tilecc.compiler import Compiled, Compiler, extent_names
 from tilecc.dsl.specification import Spec
 from tilecc.errors import CompileError, Diagnostic
 from tilecc.ir.core import Func
 from tilecc.ir.printer import print_type
 from tilecc.passes.base import Remark
-from tilecc.pipeline import Compilation, PipelineError
+from tilecc.pipeline import PipelineError
+from tilecc.specialise import Specialisations
 from tilecc.target import Target
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tilecc.runtime.arguments import Bound
     from tilecc.runtime.cuda.library import DeviceLibrary
     from tilecc.toolchain import Resources
-    from tilecc.tuning.config import Config
 
 _TEXTS: dict[str, tuple[str, ...]] = {"cpu": ("llvm", "asm"), "cuda": ("cuda", "ptx", "sass")}
 """What a kernel can be read as after TIR, by the kind of its target."""
@@ -57,28 +56,20 @@ class Kernel:
         self.spec = spec
         self.static = static
         self.threads = threads
-        self.compilations = 0
         self._compiler = compiler
         self._binder: Any = None  # of arrays on the CPU
         self._call_binder: Any = None  # of arrays where the kernel runs
-        self._lock = threading.RLock()
-        self._needed: tuple[str, ...] = ()
-        self._executables: dict[tuple[int, ...], Any] = {}
-        self._specialised: dict[tuple[int, ...], Compiled] = {}
-        self._few: dict[tuple[Any, ...], tuple[Compiled, dict[str, int]]] = {}  # rows
-        self._compiled: Compiled | None = None
-        self._front: Compilation | None = None
-        try:
-            self._compiled = compiler.passes(static)
-        except NeedsExtents as e:
-            self._needed, self._front = tuple(sorted(e.names)), e.run
-        else:
+        self._variants = Specialisations(compiler, static)
+        if build and self._variants.latest is not None:
             from tilecc.runtime.build import runs_here
 
-            self.compilations = 1
-            self._specialised[()] = self._compiled
-            if build and runs_here(self.target):
-                self._executables[()] = self._load(self._compiled)
+            if runs_here(self.target):
+                self._variants.build_first()
+
+    @property
+    def compilations(self) -> int:
+        """How often it has been compiled; variants for few rows do not count."""
+        return self._variants.compilations
 
     @property
     def name(self) -> str:
@@ -121,16 +112,17 @@ class Kernel:
             CompileError: the kernel cannot be compiled for these extents, or not run here.
         """
         if self._call_binder is None:
-            self._driver = self._find_driver()
+            self._variants.driver = self._find_driver()
             self._call_binder = self._make_binder(on_device=self.target.kind == "cuda")
         from tilecc.runtime.pool import available_threads, check_threads
 
         bound = self._call_binder.bind(args, kwargs)
         count = check_threads(threads) or self.threads or available_threads()
-        needed = self._needed
-        executable = self._executables.get(tuple([bound.extents[n] for n in needed]))
+        variants = self._variants
+        key = tuple([bound.extents[n] for n in variants.needed])
+        executable = variants.executables.get(key)
         if executable is None:
-            executable = self._specialise(bound.extents)
+            executable = variants.executable(bound.extents)
         return executable(bound, out, count)
 
     @property
@@ -151,17 +143,7 @@ class Kernel:
 
     def compiled_for(self, extents: Mapping[str, int]) -> Compiled:
         """The program for these extents as far as passes go; no machine code is made for it."""
-        with self._lock:
-            while True:
-                static = {**self.static, **{n: extents[n] for n in self._needed}}
-                if self._compiled is not None and self._compiled.static == static:
-                    return self._compiled
-                try:
-                    self._compiled = self._compiler.passes(static)
-                except NeedsExtents as e:
-                    self._need_more(e)
-                    continue
-                self.compilations += 1
+        return self._variants.compiled_for(extents)
 
     def program(self, compiled: Compiled) -> Program | DeviceProgram:
         """Its kernels as generated code."""
@@ -193,107 +175,6 @@ class Kernel:
             raise CompileError(f"a kernel for {self.target.name} does not run on this machine")
         return None
 
-    def _specialise(self, extents: Mapping[str, int]) -> Any:
-        """Compile for these extents, unless another thread has just done so."""
-        with self._lock:
-            while True:
-                key = tuple(extents[n] for n in self._needed)
-                if key in self._executables:
-                    return self._executables[key]
-                static = {**self.static, **dict(zip(self._needed, key, strict=True))}
-                if self._compiled is None or self._compiled.static != static:
-                    try:
-                        self._compiled = self._compiler.passes(static)
-                    except NeedsExtents as e:
-                        self._need_more(e)
-                        continue
-                    self.compilations += 1
-                self._executables[key] = self._load(self._compiled)
-                self._specialised[key] = self._compiled
-                return self._executables[key]
-
-    def _need_more(self, e: NeedsExtents) -> None:
-        """With some extents bound, others are needed: what is kept is by the fewer ones."""
-        self._executables.clear()
-        self._specialised.clear()
-        self._few.clear()
-        self._needed = tuple(sorted({*self._needed, *e.names}))
-
-    def _load(self, compiled: Compiled) -> Any:
-        executable = self._executable(compiled)
-        if compiled.answers is None:
-            return self._by_rows(compiled, executable)
-        from tilecc.dispatch import Dispatch
-
-        return Dispatch(
-            compiled.answers, self._variant(compiled.static), (compiled.config, executable)
-        )
-
-    def _by_rows(self, compiled: Compiled, general: Any) -> Any:
-        """`general`, and variants for few rows where their number is for a call to say."""
-        from tilecc.cost.rows import is_exact, rows_axis, variant
-        from tilecc.dispatch import ByRows
-        from tilecc.tuning.config import Config
-
-        loop = compiled.loop
-        if compiled.choice is None or loop is None or self.target.kind != "cpu":
-            return general  # sizes were given, or there is nothing to choose
-        found = rows_axis(loop)
-        if found is None:
-            return general
-        axis, extent = found
-
-        def build(rows: int) -> Any:
-            config = Config.of({**compiled.tile, axis: rows}, compiled.options)
-            with self._lock:
-                if is_exact(rows):
-                    static = {**compiled.static, extent: rows}
-                    made = self._compiler.passes(static, PREDICTED)
-                    most: dict[str, int] = {}
-                else:
-                    made = self._compiler.passes(compiled.static, config)
-                    most = {extent: rows}
-                executable = self._executable(made)
-                self._few[(rows, *sorted(compiled.static.items()))] = made, most
-                return executable
-
-        return ByRows(extent, variant, build, general)
-
-    def _executable(self, compiled: Compiled) -> Any:
-        from tilecc.runtime.build import Library
-        from tilecc.runtime.executable import Executable
-
-        library, program = self._compiler.build(compiled), self._compiler.lower(compiled)
-        func = compiled.run.func
-        if isinstance(library, Library):
-            assert isinstance(program, Program)
-            return Executable(func, program, library.functions)
-        from tilecc.runtime.cuda.executable import DeviceExecutable
-
-        assert isinstance(program, DeviceProgram)
-        return DeviceExecutable(func, program, library.images, self._driver)
-
-    def _tuned_variants(self, compiled: Compiled) -> list[Compiled]:
-        """Of a tuned program one for all calls, and one for each configuration, its own last."""
-        if compiled.answers is None:
-            return [compiled]
-        found = self._compiler.passes(compiled.static, PREDICTED)
-        found.answers = None
-        others = [c for c in compiled.answers.configs if c != compiled.config]
-        return [found, *(self._compiler.passes(compiled.static, c) for c in others), compiled]
-
-    def _variant(self, static: dict[str, int]) -> Any:
-        """What builds the executable for a remembered configuration, or (None) a predicted one."""
-
-        def build(config: Config | None) -> Any:
-            with self._lock:
-                compiled = self._compiler.passes(static, config or PREDICTED)
-                compiled.answers = None
-                self.compilations += 1
-                return self._load(compiled)
-
-        return build
-
     def save(self, path: str | os.PathLike[str], archs: Sequence[str] | None = None) -> None:
         """Write what has been compiled to one file, which `tilecc.load` reads without TVM.
 
@@ -309,19 +190,16 @@ class Kernel:
         from tilecc.saved.save import Source, save
 
         self._done("there is nothing to save yet")
-        with self._lock:
-            few = [self._few[key] for key in sorted(self._few)]
-            compiled = [v for c in self._specialised.values() for v in self._tuned_variants(c)]
+        compiled, few = self._variants.all_compiled()
         save(Source(self._compiler, compiled, self.static, self.threads, few), path, archs)
 
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages whose IR can be asked for (of the last specialisation)."""
-        if self._compiled is None:
-            assert self._front is not None
-            return tuple(s.name for s in self._front.stages)
-        texts = _TEXTS.get(self.target.kind, ())
-        return (*(s.name for s in self._compiled.run.stages), "tir", *texts)
+        reached = tuple(s.name for s in self._variants.run.stages)
+        if self._variants.latest is None:
+            return reached
+        return (*reached, "tir", *_TEXTS.get(self.target.kind, ()))
 
     def ir(self, stage: str, locs: bool = False) -> str:
         """The program's text after a stage; `locs` adds the source line of each operation.
@@ -330,9 +208,9 @@ class Kernel:
             CompileError: the stage is not reached until an extent is known.
             PipelineError: there is no such stage.
         """
-        if self._compiled is None and self._front is not None:
-            if stage in (s.name for s in self._front.stages):
-                return self._front.stage(stage).text(locs=locs)
+        if self._variants.latest is None:
+            if stage in self.stages:
+                return self._variants.run.stage(stage).text(locs=locs)
             raise self._unknown_extents(f"stage {stage!r} is not reached yet")
         compiled = self._done("")
         if stage.replace("_", "-") not in self.stages:
@@ -348,27 +226,26 @@ class Kernel:
         return compiled.run.stage(stage).text(locs=locs)
 
     def _done(self, what: str) -> Compiled:
-        if self._compiled is None:
+        if self._variants.latest is None:
             raise self._unknown_extents(what)
-        return self._compiled
+        return self._variants.latest
 
     def _unknown_extents(self, what: str) -> CompileError:
-        names = ", ".join(self._needed)
-        static = ", ".join(f'"{n}": ...' for n in self._needed)
+        names = ", ".join(self._variants.needed)
+        static = ", ".join(f'"{n}": ...' for n in self._variants.needed)
         hint = f"compile with static={{{static}}}, or call the kernel once"
         return CompileError(Diagnostic(f"{what}: {names} must be known", None, hint))
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
         """What the passes have to say."""
-        run = self._compiled.run if self._compiled is not None else self._front
-        assert run is not None
-        return tuple(run.remarks)
+        return tuple(self._variants.run.remarks)
 
     @property
     def timings(self) -> dict[str, float]:
         """Seconds for each stage of the last compilation."""
-        return dict(self._compiled.timings) if self._compiled is not None else {}
+        latest = self._variants.latest
+        return dict(latest.timings) if latest is not None else {}
 
     @property
     def tile(self) -> ChosenTile:
