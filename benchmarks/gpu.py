@@ -134,7 +134,7 @@ def run(folder: Path, args: Any, only: list[str]) -> int:
 
 def sizes(kernel: Any, n: int) -> dict[str, int]:
     """A number for each extent of a loaded kernel: sequences have `n` tokens."""
-    from tilecc.compiler import extent_names
+    from tilecc.given import extent_names
 
     names = extent_names(kernel.func)
     static = {k: v for part in kernel.statics for k, v in part.items()}

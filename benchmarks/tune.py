@@ -22,7 +22,8 @@ from typing import Any
 import click
 from cases import EXAMPLES
 
-from tilecc.compiler import Compiler, load
+from tilecc.compiler import Compiler
+from tilecc.given import load
 from tilecc.target import resolve
 from tilecc.tuning.api import bind_shapes
 from tilecc.tuning.candidates import RUNNER, make_task

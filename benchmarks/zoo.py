@@ -28,8 +28,8 @@ from zoo_cases import D, ZooCase, derived, zoo_cases
 from zoo_parts import maps_alone, pages
 
 import tilecc as tc
-from tilecc.compiler import extent_names
 from tilecc.dsl.load import load_spec
+from tilecc.given import extent_names
 
 OWN, FLEX = "tilecc", "compiled flex_attention"
 TILE = 64 * 64

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tilecc.compiler import compile as compile
+    from tilecc.api import compile as compile
     from tilecc.dsl import Scalar as Scalar
     from tilecc.dsl import Spec as Spec
     from tilecc.dsl import Tensor as Tensor
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 # Where each public name comes from.
 _MODULES = {
-    "tilecc.compiler": "compile",
+    "tilecc.api": "compile",
     "tilecc.dsl": (
         "Scalar Spec Tensor abs at axis cast cos dot exp exp2 extent floor index inf log log2 "
         "logsumexp max maximum min minimum pow prod random_bits random_uniform rsqrt sigmoid sin "

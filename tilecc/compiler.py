@@ -1,23 +1,20 @@
-"""From a spec (or IR text) to a kernel: which passes run on what, and when."""
+"""From a program to machine code: which passes run on what, and when."""
 
 from __future__ import annotations
 
-import difflib
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilecc.errors import CompileError, Diagnostic, TileccError
+from tilecc.given import Splitting, Tiles, refuse_too_long
 from tilecc.ir.core import Func, bind_extents
-from tilecc.ir.expr import Extent, extents
 from tilecc.pipeline import Compilation, PassManager, too_deep
 from tilecc.tuning.config import Config
 
 if TYPE_CHECKING:
     from tilecc.codegen.program import DeviceProgram, Program
-    from tilecc.dsl.specification import Spec
     from tilecc.kernel import Kernel
     from tilecc.runtime.build import Library
     from tilecc.runtime.cuda.library import DeviceLibrary
@@ -31,183 +28,6 @@ _MIDDLE = {"graph": "online-softmax,mask-tiles,exponents", "loop": "", "tile": "
 _LAST = "pipeline"
 
 PREDICTED = "predicted"
-Tiles = Mapping[str, int] | int | None
-Splitting = int | str | None
-
-
-def compile(
-    spec: Spec | Func | str | os.PathLike[str],
-    target: str | Target = "cpu",
-    dtype: Any = "float32",
-    static: Mapping[str, int] | None = None,
-    tile: Tiles = None,
-    threads: int | None = None,
-    options: Mapping[str, int] | None = None,
-    split: Splitting = "auto",
-    tensor: str | None = None,
-) -> Kernel:
-    """Compile a spec for a machine.
-
-    Args:
-        spec: a `@tc.spec` function; IR of any level (a `Func`), which is compiled from that level
-            on; or a file that holds either ("causal.py", "specs.py:causal", "causal.tcir").
-        target: "cpu" for this machine, the name of one in the table, or a `Target`.
-        dtype: element type of all tensors whose annotation gives none.
-        static: extents to compile for, by name. Where some that must be numbers (such as head
-            dimensions) are missing, the kernel is specialised when it is called.
-        tile: tile sizes by axis, or one for all tiled axes; without it the cost model chooses.
-        threads: how many threads a call uses if it does not say (TILECC_NUM_THREADS, else all).
-        options: of the code generator, such as the register tile (docs/tuning.md). Without tile and
-            options, what `tc.tune` found for this program on this machine is used.
-        split: whether programs share out the streamed axis (the keys) and merge what they find.
-            "auto": in parts of a fixed length, where there are few query rows. A number: into so
-            many parts. "fill": into as many as keep the threads busy; a row's rounding then depends
-            on the batch, as it does for no other choice. None: not at all.
-        tensor: "tf32" lets a GPU's tensor cores multiply f32, rounded to 10 bits of fraction
-            (docs/cuda.md); sums stay in f32. None: f32 is multiplied as it is.
-
-    Raises:
-        SpecError: the program is wrong.
-        CompileError: it is right, and cannot be compiled.
-        TargetError: there is no such target.
-    """
-    from tilecc.kernel import Kernel
-    from tilecc.runtime.pool import check_threads
-    from tilecc.target import resolve
-
-    func, found = load(spec, dtype)
-    static = check_static(func, static or {})
-    count = check_threads(threads)
-    compiler = Compiler(func, resolve(target), check_tile(tile), check_split(split), count)
-    compiler.tensor = check_tensor(tensor, compiler.target)
-    if options:
-        from tilecc.codegen.space import check_options
-
-        compiler.options = check_options(options, compiler.target)
-    elif tile is None and split == "auto" and tensor is None:
-        from tilecc.tuning.paths import remembered
-
-        compiler.remembered = remembered(compiler.target)
-    return Kernel(compiler, static, count, found)
-
-
-def load(source: Spec | Func | str | os.PathLike[str], dtype: Any) -> tuple[Func, Spec | None]:
-    """The program in `source`, and the spec if it is one.
-
-    Raises:
-        SpecError, IRError: it cannot be read.
-        CompileError: it is nothing that can be compiled.
-    """
-    from tilecc.dsl.load import load_spec
-    from tilecc.dsl.specification import Spec
-
-    if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
-        if path.endswith(".tcir"):
-            return load_ir(path), None
-        source = load_spec(path)
-    if isinstance(source, Spec):
-        return source.trace(dtype), source
-    if isinstance(source, Func):
-        return source, None
-    hint = "put @tc.spec over a function"
-    raise CompileError(Diagnostic(f"{source!r} is neither a spec, nor IR, nor a file", None, hint))
-
-
-def load_ir(path: str) -> Func:
-    """The IR in a text file.
-
-    Raises:
-        CompileError: the file cannot be read.
-        IRError: its text is not IR.
-    """
-    from tilecc.ir.parser import parse_ir
-
-    try:
-        with open(path, encoding="utf-8") as f:
-            text = f.read()
-    except (OSError, UnicodeDecodeError) as e:
-        raise CompileError(f"{path}: {e.strerror if isinstance(e, OSError) else e}") from e
-    return parse_ir(text, path)
-
-
-def extent_names(func: Func) -> tuple[str, ...]:
-    """The extents that a program is over, in order of first appearance."""
-    axes = (a for p in func.params for a in p.type.axes)
-    return tuple(dict.fromkeys(n for a in axes for n in sorted(extents(a.extent))))
-
-
-def check_static(func: Func, static: Mapping[str, int]) -> dict[str, int]:
-    """`static` if it is extents of `func` with sizes.
-
-    Raises:
-        CompileError: it is not.
-    """
-    names = extent_names(func)
-    if not isinstance(static, Mapping):
-        hint = f"write static={{{', '.join(f'{n!r}: ...' for n in names[-1:])}}}"
-        message = f"static= takes extents by name, not {static!r}"
-        raise CompileError(Diagnostic(message, None, hint.replace("'", '"')))
-    axes = {a.name: a.extent for p in func.params for a in p.type.axes}
-    problems = []
-    for name, value in static.items():
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-            own = axes.get(name)
-            near = [own.name] if isinstance(own, Extent) else near
-            hint = f"did you mean {near[0]}? " if near else ""
-            hint += f"extents are {', '.join(names)}" if names else "it has no named extents"
-            problems.append(Diagnostic(f"{func.name} has no extent {name!r}", None, hint))
-        elif isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
-            problems.append(Diagnostic(f"static extent {name} is {value!r}, not a whole number"))
-    if problems:
-        raise CompileError(problems)
-    return {name: int(value) for name, value in static.items()}
-
-
-def check_tile(tile: Tiles) -> Tiles:
-    """`tile` if it holds tile sizes.
-
-    Raises:
-        CompileError: it does not.
-    """
-    sizes = {"tile": tile} if not isinstance(tile, Mapping) else tile
-    for name, n in sizes.items():
-        if n is not None and (isinstance(n, bool) or not hasattr(n, "__index__") or n < 1):
-            raise CompileError(f"the tile size of {name} is {n!r}, not a positive number")
-    return dict(tile) if isinstance(tile, Mapping) else tile
-
-
-def check_split(split: Splitting) -> Splitting:
-    """`split` if it says how to split.
-
-    Raises:
-        CompileError: it does not.
-    """
-    number = hasattr(split, "__index__") and not isinstance(split, bool)
-    if split in (None, "auto", "fill") or (number and int(split) > 0):
-        return split
-    hint = 'give a number of parts, "auto", "fill" or None'
-    raise CompileError(Diagnostic(f"split={split!r} is no way to split", None, hint))
-
-
-def check_tensor(tensor: str | None, target: Target) -> str | None:
-    """`tensor` if it names what a target's tensor cores can round f32 to.
-
-    Raises:
-        CompileError: it does not.
-    """
-    from tilecc.passes.tensor import FACTORS
-
-    if tensor is None:
-        return None
-    if tensor not in FACTORS:
-        hint = f"there is {', '.join(map(repr, FACTORS))}; leave it out for products in f32"
-        raise CompileError(Diagnostic(f"tensor={tensor!r} is nothing to multiply", None, hint))
-    if not target.has("mma.sync"):
-        message = f"tensor={tensor!r} needs tensor cores (mma.sync), and {target.model} has none"
-        raise CompileError(Diagnostic(message, None, "leave it out, or compile for sm_80 or later"))
-    return tensor
 
 
 def loop_stage(names: Sequence[str]) -> str | None:
@@ -219,25 +39,6 @@ def loop_stage(names: Sequence[str]) -> str | None:
 def tile_stage(names: Sequence[str]) -> str:
     """Of stages in order, the one in which traffic is counted: `tile`, or what came as tile IR."""
     return "tile" if "tile" in names else [n for n in names if n not in _LAST.split(",")][-1]
-
-
-# A kernel of so many operations takes minutes to compile: to fuse, and LLVM to allocate registers.
-MOST_OPERATIONS = 5000
-
-
-def refuse_too_long(func: Func) -> None:
-    """Refuse a program that would not be compiled in reasonable time.
-
-    Raises:
-        CompileError: it has more than MOST_OPERATIONS operations; with the line of the first of
-            those that are too many.
-    """
-    ops = list(func.walk())
-    if len(ops) > MOST_OPERATIONS:
-        message = f"{func.name} has {len(ops):,} operations, and {MOST_OPERATIONS:,} are the most"
-        hint = "a Python loop is written out turn by turn: let it take fewer turns, or reduce over"
-        loc = ops[MOST_OPERATIONS].loc
-        raise CompileError(Diagnostic(message, loc, f"{hint} an axis of the turns (over=)"))
 
 
 class NeedsExtents(TileccError):

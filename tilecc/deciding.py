@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tilecc.compiler import Compiled, Compiler, check_static, extent_names
+from tilecc.compiler import Compiled, Compiler
 from tilecc.cost.data import symbols
 from tilecc.cost.nest import kernels
 from tilecc.cost.visits import computed, deciding, extents_read, is_leading, leading
 from tilecc.errors import CompileError, Diagnostic
+from tilecc.given import check_static, extent_names
 from tilecc.ir.core import Block, Builder, Func, Value
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tilecc.chosen import ChosenTile
 from tilecc.codegen.program import DeviceProgram, Program
-from tilecc.compiler import Compiled, Compiler, extent_names
+from tilecc.compiler import Compiled, Compiler
 from tilecc.dsl.specification import Spec
 from tilecc.errors import CompileError, Diagnostic
+from tilecc.given import extent_names
 from tilecc.ir.core import Func
 from tilecc.ir.printer import print_type
 from tilecc.passes.base import Remark

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any
 
-from tilecc.compiler import compile
+from tilecc.api import compile
 from tilecc.dsl import Tensor, dot, inf, logsumexp, softmax, spec, where
 from tilecc.errors import ArgumentError, Diagnostic
 from tilecc.kernel import Kernel

@@ -10,7 +10,7 @@ import pytest
 import tilecc as tc
 from tilecc.check import random_inputs
 from tilecc.cli.program import load_program
-from tilecc.compiler import extent_names, load
+from tilecc.given import extent_names, load
 from tilecc.ir.parser import parse_ir
 from tilecc.passes.pipeline import _Loop
 

@@ -10,9 +10,10 @@ import pytest
 
 import tilecc as tc
 from tilecc.codegen.program import DeviceProgram
-from tilecc.compiler import Compiler, load
+from tilecc.compiler import Compiler
 from tilecc.cost.choice import candidates
 from tilecc.cost.limits import needs
+from tilecc.given import load
 from tilecc.target import resolve
 from tilecc.toolchain import compile_cuda
 from tilecc.toolchain.ptxas import usage
@@ -85,7 +86,8 @@ def test_what_is_chosen_does_not_spill():
 def test_a_choice_for_a_gpu_needs_no_tvm():
     code = """
 import sys
-from tilecc.compiler import Compiler, load
+from tilecc.compiler import Compiler
+from tilecc.given import load
 from tilecc.target import resolve
 found = Compiler(load(sys.argv[1], "float16")[0], resolve("sm_80"), None).passes({"D": 64})
 assert found.tile and "tvm" not in sys.modules

@@ -11,8 +11,9 @@ import tilecc as tc
 from tilecc.codegen.cuda.ledger import rooms
 from tilecc.codegen.cuda.plan import Plan
 from tilecc.codegen.program import DeviceKernel, DeviceProgram
-from tilecc.compiler import Compiler, load
+from tilecc.compiler import Compiler
 from tilecc.errors import CompileError
+from tilecc.given import load
 from tilecc.target import resolve
 from tilecc.toolchain.occupancy import occupancy
 

@@ -21,8 +21,8 @@ from references import REFERENCES
 import tilecc as tc
 from tilecc.check import random_inputs
 from tilecc.cli.program import Sized, load_program
-from tilecc.compiler import extent_names, load
 from tilecc.emulation.report import Emulation
+from tilecc.given import extent_names, load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPECS = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem != "minilm")

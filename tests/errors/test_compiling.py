@@ -3,8 +3,8 @@
 import pytest
 
 import tilecc as tc
-from tilecc.compiler import MOST_OPERATIONS
 from tilecc.errors import TileccError
+from tilecc.given import MOST_OPERATIONS
 from tilecc.ir.core import bind_extents
 from tilecc.ir.printer import print_ir
 from tilecc.pipeline import PassManager

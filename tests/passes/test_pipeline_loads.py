@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilecc as tc
-from tilecc.compiler import load
+from tilecc.given import load
 from tilecc.ir.core import Func, bind_extents
 from tilecc.ir.interp import interpret
 from tilecc.ir.parser import parse_ir

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tilecc as tc
-from tilecc.compiler import PREDICTED, Compiler, load
+from tilecc.compiler import PREDICTED, Compiler
+from tilecc.given import load
 from tilecc.target import resolve
 from tilecc.tuning.buckets import Bucket, high, low
 from tilecc.tuning.config import Config

@@ -7,7 +7,8 @@ import pytest
 
 import tilecc as tc
 from tilecc.cli import main
-from tilecc.compiler import Compiler, load
+from tilecc.compiler import Compiler
+from tilecc.given import load
 from tilecc.target import resolve
 from tilecc.tuning.points import points
 from tilecc.tuning.subject import subject

@@ -19,7 +19,7 @@ sys.path[:0] = [str(Path(__file__).parents[n]) for n in (0, 1)]
 from cases import ZOO, arguments, sizes, spec_of, static_of
 
 import tilecc as tc
-from tilecc.compiler import extent_names
+from tilecc.given import extent_names
 
 PAGE = ZOO.parents[1] / "docs" / "zoo.md"
 HEAD = """# The zoo

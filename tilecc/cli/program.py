@@ -80,7 +80,8 @@ def load_program(
         click.UsageError: --shape names an extent that the program does not have.
         TileccError: the program is wrong, or cannot be compiled.
     """
-    from tilecc.compiler import Compiler, check_tensor, extent_names, load
+    from tilecc.compiler import Compiler
+    from tilecc.given import check_tensor, extent_names, load
     from tilecc.target import resolve
     from tilecc.tuning.paths import remembered
 

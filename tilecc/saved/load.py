@@ -301,8 +301,9 @@ class LoadedKernel:
             CompileError: there is no such extent or number, or a run-time number decides what is
                 read and is not given.
         """
-        from tilecc.compiler import check_static, loop_stage, tile_stage
+        from tilecc.compiler import loop_stage, tile_stage
         from tilecc.cost import report
+        from tilecc.given import check_static
 
         part, saved = self._last, self._last.data["cost"]
         loop, counted = loop_stage(part.passes), part.func(tile_stage(part.passes))

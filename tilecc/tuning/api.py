@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilecc.compiler import Compiler, check_static, extent_names, load
+from tilecc.compiler import Compiler
 from tilecc.cost.useful import useful_flops
 from tilecc.errors import CompileError, Diagnostic
+from tilecc.given import check_static, extent_names, load
 from tilecc.runtime.pool import available_threads, check_threads
 from tilecc.target import resolve
 from tilecc.tuning.answers import answers
