@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 import tilecc as tc
-from tilecc.check import random_inputs, reference
+from tilecc.check import reference
+from tilecc.inputs import random_inputs
 
 DEVICE = "cuda"
 

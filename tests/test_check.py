@@ -123,7 +123,7 @@ def test_too_large_a_shape_is_one_message(capsys, monkeypatch):
     def no_memory(*args):
         raise MemoryError("Unable to allocate 3.7 TiB")
 
-    monkeypatch.setattr("tilecc.check.random_inputs", no_memory)
+    monkeypatch.setattr("tilecc.inputs.random_inputs", no_memory)
     assert main(["run", "examples/attention.py", "--shape", "N=100,D=16"]) == 1
     error = capsys.readouterr().err
     assert "error: not enough memory (Unable to allocate 3.7 TiB)" in error

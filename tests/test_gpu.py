@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilecc as tc
-from tilecc.check import random_inputs
+from tilecc.inputs import random_inputs
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"

@@ -1,29 +1,21 @@
-"""Seeded random inputs, and a comparison of a kernel's outputs with the graph in float64."""
+"""A comparison of a kernel's outputs with the graph in float64."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilecc.cost.arithmetic import ELEMENTARY
-from tilecc.ir.core import Axis, Cloner, Func, TensorType, Value
+from tilecc.ir.core import Cloner, Func, TensorType, Value
 from tilecc.ir.expr import (
     Call,
-    Const,
-    Env,
-    Expr,
-    Index,
-    arg_numbers,
-    evaluate,
-    indices,
-    transform,
     walk,
 )
 from tilecc.ir.interp import interpret
-from tilecc.ir.interp_expr import integer
+from tilecc.sample import around, cut, restrict, samples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,10 +23,6 @@ if TYPE_CHECKING:
 # The tolerance is c * eps * max(1, largest finite logit or output), eps and c being those
 # of the output's type. Types below 32 bits compute in f32: their own rounding is nearly all.
 FACTOR, NARROW_FACTOR = 32, 1
-_ORDERS = ("lt", "le", "gt", "ge")
-# What the reference may hold at once, in elements of its largest tensor; and a sample's rows.
-ELEMENTS = 1 << 22
-ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -50,87 +38,6 @@ class Check:
     def ok(self) -> bool:
         """Whether the error is within the tolerance."""
         return bool(self.error <= self.tolerance)
-
-
-def random_inputs(
-    func: Func, sizes: Mapping[str, int], scalars: Mapping[str, float], seed: int = 0
-) -> dict[str, Any]:
-    """An argument for each parameter: normal floats, integers, and the given numbers.
-
-    Integers that are coordinates, such as a page's number, are within the tensor; those that
-    coordinates are compared with, such as lengths, within the axis; others 0 and 1.
-    """
-    rng = np.random.default_rng(seed)
-    ends = _bound_ends(func, sizes) | _coordinate_ends(func, sizes)
-    found: dict[str, Any] = {}
-    for p in func.params:
-        t = p.type.dtype
-        if not p.type.axes:
-            found[p.name] = scalars[p.name]
-            continue
-        shape = [integer(a.extent, sizes) for a in p.type.axes]
-        if t.kind == "float":
-            found[p.name] = rng.standard_normal(shape, dtype=np.float32).astype(t.numpy)
-        else:
-            found[p.name] = rng.integers(0, ends.get(p, 2), shape).astype(t.numpy)
-    return found
-
-
-def _coordinate_ends(func: Func, sizes: Mapping[str, int]) -> dict[Value, int]:
-    """For parameters that say where another is read: the first number that is outside of it."""
-    ends: dict[Value, int] = {}
-    for op in func.walk():
-        if op.name != "at":
-            continue
-        for axis, e in _replaced(op.attrs):
-            extent = integer(op.operands[0].type.axis(axis).extent, sizes)
-            for p in {p for k in arg_numbers(e) for p in _sources(op.operands[k])}:
-                first = _coordinate(e, op.operands, p, 0, sizes)
-                end = max(extent - first, 1)
-                if _coordinate(e, op.operands, p, end - 1, sizes) == first + end - 1:
-                    ends[p] = min(end, ends.get(p, end))
-    return ends
-
-
-def _bound_ends(func: Func, sizes: Mapping[str, int]) -> dict[Value, int]:
-    """For parameters that bound coordinates: the first number that is past the longest axis."""
-    ends: dict[Value, int] = {}
-    for op in func.walk():
-        for e in walk(op.expr) if op.name == "map" else ():
-            if not isinstance(e, Call) or e.fn not in _ORDERS:
-                continue
-            axes = [op.result.type.axis(a) for a in indices(e)]
-            longest = max((integer(a.extent, sizes) for a in axes), default=0)
-            for p in {p for k in arg_numbers(e) for p in _sources(op.operands[k])} if axes else ():
-                ends[p] = max(longest + 1, ends.get(p, 2))
-    return ends
-
-
-def _sources(v: Value) -> set[Value]:
-    """Integer parameters that an element of `v` is computed from."""
-    if v.owner is None:
-        return {v} if v.type.dtype.kind == "int" else set()
-    if v.owner.name == "at":
-        return _sources(v.owner.operands[0])
-    if v.owner.name != "map":
-        return set()
-    return {p for x in v.owner.operands for p in _sources(x)}
-
-
-def _coordinate(
-    e: Expr, operands: Sequence[Value], p: Value, value: int, sizes: Mapping[str, int]
-) -> int:
-    """A coordinate where parameter `p` has this value, and all else is 0."""
-
-    def number(v: Value) -> int:
-        if v.owner is None or v.owner.name not in ("at", "map"):
-            return value if v is p else 0
-        if v.owner.name == "at":
-            return number(v.owner.operands[0])
-        return _coordinate(v.owner.expr, v.owner.operands, p, value, sizes)
-
-    env = Env(extent=sizes.__getitem__, index=lambda a: 0, arg=lambda k: number(operands[k]))
-    return int(evaluate(e, env))
 
 
 def compare(
@@ -227,8 +134,8 @@ def _differences(have: NDArray[Any], want: NDArray[Any]) -> NDArray[Any]:
 def logits_of(func: Func, sizes: Mapping[str, int], inputs: Mapping[str, Any]) -> float:
     """The largest number that is exponentiated, in sampled rows; 0 if there is none."""
     largest = 0.0
-    for ranges in _samples(func, sizes):
-        part = _with_logits(_restrict(func, ranges))
+    for ranges in samples(func, sizes):
+        part = _with_logits(restrict(func, ranges))
         arrays = {
             p.name: cut(inputs[p.name], p.type.names, ranges) if p.type.axes else inputs[p.name]
             for p in func.params
@@ -251,9 +158,9 @@ def reference(
     which elements of each output there are: rows are then taken from among them.
     """
     parts = []
-    ranges_of = _samples(func, sizes) if written is None else _around(func, sizes, written)
+    ranges_of = samples(func, sizes) if written is None else around(func, sizes, written)
     for ranges in ranges_of:
-        part = _restrict(func, ranges)
+        part = restrict(func, ranges)
         arrays = {
             p.name: cut(inputs[p.name], p.type.names, ranges) if p.type.axes else inputs[p.name]
             for p in func.params
@@ -304,136 +211,3 @@ def _with_logits(func: Func) -> Func:
     out = cloner.func(func)
     out.body.terminator.operands += [cloner.value(v) for v in dict.fromkeys(logits)]
     return out
-
-
-def _samples(func: Func, sizes: Mapping[str, int]) -> Iterator[dict[str, tuple[int, int]]]:
-    """Ranges (first, count) of parallel axes that together stand for the whole."""
-    extents = _extents(func, sizes)
-    counts: dict[str, int] = {}
-    for axis in sorted(independent_axes(func), key=lambda a: -extents[a]):
-        if _most(func, extents | counts) > ELEMENTS:
-            counts[axis] = min(1 if counts else ROWS, extents[axis])
-    if not counts:
-        yield {}
-        return
-    rng = np.random.default_rng(0)
-    last = {a: extents[a] - n for a, n in counts.items()}
-    middle = {a: int(rng.integers(0, n + 1)) for a, n in last.items()}
-    for start in (dict.fromkeys(counts, 0), middle, last):
-        yield {a: (start[a], n) for a, n in counts.items()}
-
-
-def _around(
-    func: Func, sizes: Mapping[str, int], written: Sequence[NDArray[Any]]
-) -> Iterator[dict[str, tuple[int, int]]]:
-    """Ranges of the parallel axes with the written elements, or three of their places if large."""
-    extents = _extents(func, sizes)
-    places = {}
-    for axis in independent_axes(func):
-        found: set[int] = set()
-        for v, w in zip(func.returns, written, strict=True):
-            others = tuple(k for k, n in enumerate(v.type.names) if n != axis)
-            found |= set(np.nonzero(w.any(axis=others))[0].tolist())
-        if not found:
-            return
-        places[axis] = sorted(found)
-    ranges = {a: (p[0], p[-1] - p[0] + 1) for a, p in places.items()}
-    if _most(func, extents | {a: n for a, (_, n) in ranges.items()}) <= ELEMENTS:
-        yield ranges
-        return
-    first = func.returns[0].type.names
-    where = np.argwhere(written[0])
-    for place in where[[0, len(where) // 2, -1]]:
-        counts: dict[str, int] = {}
-        for axis in sorted(places, key=lambda a: -extents[a]):
-            left = extents[axis] - int(place[first.index(axis)])
-            counts[axis] = min(1 if counts else ROWS, left)
-        yield {a: (int(place[first.index(a)]), n) for a, n in counts.items()}
-
-
-def _extents(func: Func, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The size of every axis."""
-    return {
-        a.name: integer(a.extent, sizes)
-        for v in [*func.params, *_values(func)]
-        for a in v.type.axes
-    }
-
-
-def _most(func: Func, extents: Mapping[str, int]) -> float:
-    """The elements of the largest tensor."""
-    sizes = [np.prod([float(extents[n]) for n in v.type.names]) for v in _values(func)]
-    return float(max(sizes, default=0))
-
-
-def _values(func: Func) -> Iterator[Any]:
-    for op in func.walk():
-        yield from op.results
-
-
-def independent_axes(func: Func) -> list[str]:
-    """Axes along which an output's rows depend on the same rows of inputs alone."""
-    outputs = func.returns
-    bad = {a for op in func.walk() for a in op.attrs.get("over", ())}
-    for op in func.walk():
-        if op.name == "at":  # what it replaces is read anywhere
-            bad |= set(op.operands[0].type.names) - set(op.result.type.names)
-            bad |= {a for a, _ in _replaced(op.attrs)}
-    return [
-        n for n in outputs[0].type.names if n not in bad and all(v.type.has(n) for v in outputs)
-    ]
-
-
-def _replaced(attrs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The axes that an `at` replaces, with their expressions."""
-    found = attrs.get("coords", ())
-    return list(found.items()) if isinstance(found, Mapping) else list(found)
-
-
-def cut(
-    x: NDArray[Any], names: Sequence[str], ranges: Mapping[str, tuple[int, int]]
-) -> NDArray[Any]:
-    """`x`, whose axes have these names, where they are in `ranges` (first, count)."""
-    whole = (0, None)
-    slices = []
-    for n in names:
-        start, count = ranges.get(n, whole)
-        slices.append(slice(start, None if count is None else start + count))
-    return x[tuple(slices)]
-
-
-class _Restriction(Cloner):
-    """Copies a graph with some axes cut to a range; their coordinates stay what they were."""
-
-    def __init__(self, ranges: Mapping[str, tuple[int, int]]) -> None:
-        super().__init__()
-        self.ranges = ranges
-
-    def type(self, t: TensorType) -> TensorType:
-        return replace(t, axes=tuple(self._axis(a) for a in t.axes))
-
-    def _axis(self, a: Axis) -> Axis:
-        return Axis(a.name, Const(self.ranges[a.name][1])) if a.name in self.ranges else a
-
-    def attr(self, a: Any) -> Any:
-        if isinstance(a, Expr):
-            return transform(a, self._shift)
-        if isinstance(a, TensorType):
-            return self.type(a)
-        if isinstance(a, Axis):
-            return self._axis(a)
-        if isinstance(a, tuple):
-            return tuple(self.attr(x) for x in a)
-        if isinstance(a, dict):
-            return {k: self.attr(x) for k, x in a.items()}
-        return a
-
-    def _shift(self, e: Expr) -> Expr | None:
-        if isinstance(e, Index) and e.axis in self.ranges:
-            start = self.ranges[e.axis][0]
-            return Call("add", (e, Const(start))) if start else None
-        return None
-
-
-def _restrict(func: Func, ranges: Mapping[str, tuple[int, int]]) -> Func:
-    return _Restriction(ranges).func(func) if ranges else func

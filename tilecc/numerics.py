@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilecc.check import cut, independent_axes, logits_of, random_inputs, reference
+from tilecc.check import logits_of, reference
+from tilecc.inputs import random_inputs
 from tilecc.ir.core import Func
 from tilecc.ir.expr import Extent, indices, walk
+from tilecc.sample import cut, independent_axes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

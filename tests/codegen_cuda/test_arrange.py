@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import tilecc as tc
-from tilecc.check import random_inputs
 from tilecc.cli.program import load_program
 from tilecc.codegen.cuda import arrange, banks
 from tilecc.codegen.cuda.shared import Arrangement, SharedTile
 from tilecc.emulator.counters import wavefronts
+from tilecc.inputs import random_inputs
 from tilecc.ir.dtypes import DTYPES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

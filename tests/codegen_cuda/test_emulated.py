@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tilecc as tc
-from tilecc.check import random_inputs
 from tilecc.cli.program import load_program
 from tilecc.given import extent_names, load
+from tilecc.inputs import random_inputs
 from tilecc.ir.parser import parse_ir
 from tilecc.passes.pipeline import _Loop
 

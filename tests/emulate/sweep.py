@@ -19,10 +19,10 @@ from formulas import FORMULAS
 from references import REFERENCES
 
 import tilecc as tc
-from tilecc.check import random_inputs
 from tilecc.cli.program import Sized, load_program
 from tilecc.emulation.report import Emulation
 from tilecc.given import extent_names, load
+from tilecc.inputs import random_inputs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPECS = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem != "minilm")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import tilecc as tc
-from tilecc.check import random_inputs
 from tilecc.cli import main
 from tilecc.cli.program import load_program
+from tilecc.inputs import random_inputs
 from tilecc.ir.parser import parse_ir
 from tilecc.toolchain import compile_cuda
 

@@ -8,9 +8,9 @@ import pytest
 from mutants import MUTATIONS
 
 import tilecc as tc
-from tilecc.check import random_inputs
 from tilecc.cli.program import load_program
 from tilecc.emulation.report import Emulation
+from tilecc.inputs import random_inputs
 from tilecc.toolchain import compile_cuda
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -53,8 +53,8 @@ def command(
       tilecc cost examples/attention.py --shape N=8,D=4 --dtype float16 --target canvas --tile 4
       tilecc cost examples/sliding_window.py --shape N=4096,D=64 --scalar w=512 --tiles
     """
-    from tilecc.check import random_inputs
     from tilecc.cli.program import load_program
+    from tilecc.inputs import random_inputs
 
     with options.progress(f"compiling {file}"):
         program = load_program(file, target, dtype, shape, tile, split, tensor)
@@ -81,7 +81,7 @@ def command(
 
 def _tiles(kernel: Kernel, program: Sized, numbers: Mapping[str, float]) -> Tiles:
     """The map of tiles; what data decides is drawn for the data that `tilecc run` runs on."""
-    from tilecc.check import random_inputs
+    from tilecc.inputs import random_inputs
 
     inputs = random_inputs(program.func, program.sizes, numbers) if kernel.deciding else {}
     given: dict[str, Any] = {**program.sizes, **numbers, **{n: inputs[n] for n in kernel.deciding}}

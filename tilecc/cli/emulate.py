@@ -54,9 +54,9 @@ def command(
       tilecc emulate examples/causal.py --dtype float16 --shape N=296,D=64
       tilecc emulate examples/causal.py --dtype float16 --shape N=65536,D=128 --ctas 4 --seed 1
     """
-    from tilecc.check import random_inputs
     from tilecc.cli.program import load_program
     from tilecc.emulation.run import emulate
+    from tilecc.inputs import random_inputs
 
     with options.progress(f"compiling {file}"):
         program = load_program(file, target, dtype, shape, tile, split, tensor)

@@ -58,8 +58,8 @@ def command(
       tilecc run examples/attention.py
       tilecc run examples/causal.py --shape H=8,N=4096,D=128 --dtype bfloat16 --threads 2
     """
-    from tilecc.check import random_inputs
     from tilecc.cli.program import load_program
+    from tilecc.inputs import random_inputs
     from tilecc.runtime.build import runs_here
     from tilecc.runtime.pool import available_threads
 
@@ -119,7 +119,8 @@ def _check(
     outputs: Any,
 ) -> Check:
     """Outputs against float64; IR below the graph is run on smaller inputs for that."""
-    from tilecc.check import compare, random_inputs
+    from tilecc.check import compare
+    from tilecc.inputs import random_inputs
 
     sizes = program.sizes
     if program.compiler.level != "graph":

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tilecc.check import Reference, random_inputs, reference
+from tilecc.check import Reference, reference
+from tilecc.inputs import random_inputs
 from tilecc.ir.core import Func
 from tilecc.target import Target
 from tilecc.tuning.config import Config
