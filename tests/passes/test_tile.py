@@ -344,3 +344,23 @@ def test_a_batch_that_some_tensor_lacks_is_not_tiled():
     func = PassManager("simplify,fuse,online-softmax").run(two_parts.trace()).func
     (kernel,) = [op for op in func.body.ops if op.name == "kernel"]
     assert tiled_axes(kernel) == ("i", "j", "t")
+
+
+def test_a_tensor_between_kernels_lies_as_it_is_read():
+    """The reader has one head at a time: were heads innermost, it would read numbers far apart."""
+
+    @tc.spec
+    def mixed(
+        s: tc.Tensor["g i:N j:M"], w: tc.Tensor["g h"], v: tc.Tensor["h j:M e:4"]
+    ) -> tc.Tensor["h i e"]:
+        return tc.dot(tc.softmax(tc.dot(s, w, over="g"), over="j"), v, over="j")
+
+    source = front(mixed, {"H": 3})
+    tiled = tile(source, default=4, h=1)
+    (alloc,) = (op for op in tiled.body.ops if op.name == "alloc" and not _is_output(tiled, op))
+    assert alloc.result.type.names == ("h", "i", "j")
+    check(source, tiled, {"G": 2, "N": 6, "M": 9, "H": 3})
+
+
+def _is_output(func, op):
+    return op.result in func.body.terminator.operands

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tilecc.errors import CompileError, Diagnostic
-from tilecc.ir.core import Block, Builder, Func, TensorType, Value
+from tilecc.ir.core import Block, Builder, Func, Op, TensorType, Value
 from tilecc.passes.base import Remarks
 from tilecc.passes.tiling.kernel import tile_kernel
 from tilecc.passes.tiling.maps import tile_maps
@@ -46,16 +47,19 @@ class Tile:
             params.append(host[p])
         body = Block()
         known: dict[str, AxisPlan] = {}
-        kernels = func.body.ops[:-1]
+        kernels, ret = func.body.ops[:-1], func.body.terminator
         for op in kernels:
             if op.name != "kernel" or "grid" in op.attrs:
                 raise CompileError(Diagnostic(f"{op.name} is in no kernel: run fuse first", op.loc))
-        for op in kernels:
-            plan = plan_tiles(op, sizes_for(op, kernels, dict(self.sizes)), self.default)
+        sizes = dict(self.sizes)
+        plans = [plan_tiles(op, sizes_for(op, kernels, sizes), self.default) for op in kernels]
+        for n, (op, plan) in enumerate(zip(kernels, plans, strict=True)):
             known |= {a: p for a, p in plan.items() if a not in known or known[a].role == "inner"}
             outs = []
             for r in op.results:
                 t = TensorType(r.type.dtype, r.type.axes)
+                if r not in ret.operands:
+                    t = _as_read(t, r, list(zip(kernels, plans, strict=True))[n + 1 :])
                 alloc = Builder(body, op.loc).op("alloc", [], [t], names=[r.name])
                 outs.append(alloc.result)
                 host[r] = alloc.result
@@ -63,7 +67,6 @@ class Tile:
                 maps = tile_maps(op, plan, host, body)
                 body.ops.append(tile_kernel(op, plan, host, outs, maps))  # else nothing to do
         self._check_axes(known)
-        ret = func.body.terminator
         Builder(body, ret.loc).op("return", [host[v] for v in ret.operands])
         return Func(func.name, params, body, dict(func.attrs), func.loc)
 
@@ -85,3 +88,16 @@ class Tile:
             if a not in choices:
                 message = f"tile size for axis {a}, but a tile holds the whole of it"
                 raise CompileError(Diagnostic(message, None, there_are))
+
+
+def _as_read(
+    t: TensorType, v: Value, later: Sequence[tuple[Op, Mapping[str, AxisPlan]]]
+) -> TensorType:
+    """How a tensor between kernels lies in memory, which nobody sees: as it is read.
+
+    Axes of which its first reader has one position at a time come first: were they innermost, it
+    would read single elements that lie apart, and of each line a part.
+    """
+    plan = next((p for op, p in later if any(v in o.operands for o in op.body.walk())), {})
+    points = [a for a in t.axes if a.name in plan and plan[a.name].size is None]
+    return TensorType(t.dtype, (*points, *(a for a in t.axes if a not in points)))

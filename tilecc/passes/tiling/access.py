@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tilecc.ir.core import Op, Range, Value
+from tilecc.ir.core import Op, Range, TensorType, Value
 from tilecc.ir.expr import Arg, Call, Const, Expr, Index, arg_numbers, indices, shift_args
 from tilecc.passes.tiling.scope import Operands, Scope
 
@@ -13,9 +13,10 @@ def load(scope: Scope, v: Value, ragged: Collection[str]) -> Value:
     """The current tile of tensor `v`, which lies in HBM; `ragged` axes may reach beyond its end."""
     if not v.type.axes and v.owner is None:
         return scope.values.get(v, v)  # a scalar parameter, read where it is used
-    operands = Operands([scope.values.get(v, v)])
-    coords = [_coordinate(scope, a.name, operands) for a in v.type.axes]
-    return _load(scope, v, coords, operands, v.type.names, ragged)
+    tensor = scope.values.get(v, v)  # its axes may lie in another order
+    operands = Operands([tensor])
+    coords = [_coordinate(scope, a.name, operands) for a in tensor.type.axes]
+    return _load(scope, v.name, tensor.type, coords, operands, tensor.type.names, ragged)
 
 
 def load_at(scope: Scope, at: Op, ragged: Collection[str]) -> Value:
@@ -25,13 +26,14 @@ def load_at(scope: Scope, at: Op, ragged: Collection[str]) -> Value:
     mapped = dict(at.attrs["coords"])
     sources = [operands.values[0], *(_tile(scope, t, ragged) for t in tables)]
     coords: list[Range | Expr] = []
-    for a in tensor.type.axes:
+    for a in operands.values[0].type.axes:
         if a.name in mapped:
             e = operands.adopt(mapped[a.name], sources)
             coords.append(_named(scope, _range(scope.globalise(e, operands)), operands, a.name))
         else:
             coords.append(_coordinate(scope, a.name, operands))
-    return _load(scope, at.result, coords, operands, at.result.type.names, ragged)
+    t = at.result.type
+    return _load(scope, at.result.name, t, coords, operands, t.names, ragged)
 
 
 def _tile(scope: Scope, v: Value, ragged: Collection[str]) -> Value:
@@ -81,14 +83,15 @@ def _named(scope: Scope, c: Range | Expr, operands: Operands, axis: str) -> Rang
 
 def _load(
     scope: Scope,
-    v: Value,
+    name: str,
+    whole: TensorType,
     coords: list[Range | Expr],
     operands: Operands,
     axes: tuple[str, ...],
     ragged: Collection[str],
 ) -> Value:
     read = _read_axes(coords, operands)
-    t = scope.type(v.type.without(*(a for a in axes if a not in read)), "sram")
+    t = scope.type(whole.without(*(a for a in axes if a not in read)), "sram")
     pad = tuple(a.name for a in t.axes if a.name in ragged)
     op = Op(
         "load",
@@ -96,7 +99,7 @@ def _load(
         [t],
         {"coords": tuple(coords), "pad": pad},
         loc=scope.builder.loc,
-        names=[v.name],
+        names=[name],
     )
     return scope.once(("load", tuple(operands.values), tuple(coords), pad), op)
 
