@@ -59,6 +59,18 @@ def test_head_dimensions_that_no_instruction_divides(d):
     check(emulated("attention", "float16", 33, {"i": 32, "j": 16}, D=d, H=1), "float16")
 
 
+@pytest.mark.parametrize("d", [20, 37])
+def test_rows_that_are_no_multiple_of_16_bytes_are_written_without_a_gap(d):
+    path, shape = str(EXAMPLES / "attention.py"), {"B": 1, "H": 1, "N": 32, "D": d}
+    program = load_program(path, "sm_80", "bfloat16", shape, {"i": 32, "j": 16})
+    inputs = random_inputs(program.func, program.sizes, {})
+    found = tc.emulate(program.kernel(build=False), **inputs)
+    assert found.ok, found
+    o = found.traffic("write")["o"]
+    assert o.sectors == o.ideal_sectors == 32 * d * 2 // 32
+    assert not [a for a in found.bank_conflicts if "st.shared" in a.text]
+
+
 def test_an_odd_tile_that_goes_through_shared_memory():
     """Pairs of 16-bit values must not be written where one of them is padding."""
     check(emulated("causal", "bfloat16", 5, {"i": 16, "j": 5}, D=8, H=1), "bfloat16")

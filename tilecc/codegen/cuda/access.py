@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
-from tilecc.codegen.cuda.shared import CHUNK, SharedTile
+from tilecc.codegen.cuda.shared import SharedTile
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.expr import Arg, Call, Const, Expr, arg_numbers, indices
 from tilecc.target import Target
@@ -66,24 +66,25 @@ def copy_unit(op: Op, tile: SharedTile, target: Target, aligned: bool) -> int:
     return next((n for n in (16, 8, 4) if step % n == 0 and n >= t.bytes), alone)
 
 
-def goes_by_rows(op: Op) -> bool:
-    """Whether a store may write 16 bytes at a time, if the tensor is aligned.
+def store_unit(op: Op, aligned: bool) -> int:
+    """Bytes that one write of a store moves where neighbouring threads write neighbours in memory.
 
-    The tile is a box with the tensor's last axis innermost, in whole units; its elements are the
-    tensor's.
+    The tile goes through shared memory then. 0 if each thread had better write the elements that it
+    has: the tile is no box of rows, or its elements are not the tensor's. `aligned`: whether the
+    tensor is; else units are elements.
     """
     v, tensor = op.operands[:2]
-    coords = op.attrs["coords"]
+    coords, size = op.attrs["coords"], v.type.dtype.bytes
     if not all(is_uniform(op, c) for c in coords) or v.type.dtype is not tensor.type.dtype:
-        return False
+        return 0
     ranged = [c.axis for c in coords if isinstance(c, Range)]
     if len(v.type.axes) < 2 or sorted(ranged) != sorted(v.type.names):
-        return False
+        return 0
     last = coords[-1]
-    if not isinstance(last, Range) or v.type.dtype.bytes > 8:
-        return False
-    step = gcd(divisor(last.base, op.operands), v.type.axis(last.axis).size)
-    return step * v.type.dtype.bytes % CHUNK == 0
+    if not isinstance(last, Range) or size > 8:
+        return 0
+    step = gcd(divisor(last.base, op.operands), v.type.axis(last.axis).size) * size
+    return next((n for n in (16, 8, 4) if aligned and step % n == 0 and n >= size), size)
 
 
 @dataclass(frozen=True)
@@ -92,17 +93,20 @@ class Portions:
 
     `shape`: (axis, size) in memory order. Where a row has no more units than there are threads,
     each thread stays in its column, and `together` rows are copied at once; else that is 0.
+    `dense`: units are shared out one after the other where no number of whole rows is for all
+    threads, so that a warp's are without a gap, and as well placed as those of the one before.
     """
 
     shape: tuple[tuple[str, int], ...]
     each: int
     threads: int
+    dense: bool = False
 
     @staticmethod
-    def of(tile: SharedTile, unit: int, threads: int) -> Portions:
+    def of(tile: SharedTile, unit: int, threads: int, *, dense: bool = False) -> Portions:
         """Those of a tile that is copied `unit` bytes at a time."""
         shape = tuple((a, tile.size(a) if tile.zero else n) for a, n in tile.axes)
-        return Portions(shape, unit // tile.dtype.bytes, threads)
+        return Portions(shape, unit // tile.dtype.bytes, threads, dense)
 
     @property
     def columns(self) -> int:
@@ -117,6 +121,8 @@ class Portions:
     @property
     def together(self) -> int:
         """Rows copied at once."""
+        if self.dense and self.threads % self.columns:
+            return 0
         return self.threads // self.columns
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilecc.codegen.cuda.access import Portions, copy_unit
+from tilecc.codegen.cuda.access import Portions, copy_unit, store_unit
 from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.products import Matrix
 from tilecc.codegen.cuda.roles import factors
@@ -106,7 +106,7 @@ def accesses(plan: Plan, step: Step) -> Iterator[Access]:
         case "compute" | "copy" | "stage" if v is not None and step.writes:
             yield from _stored(plan, v, step.writes[0])
         case "store_rows":
-            yield _portions(plan, step.reads[0], CHUNK, True)
+            yield _portions(plan, step.reads[0], store_unit(op, plan.aligned), True, dense=True)
         case "contract" if op in plan.matrices:
             matrix = plan.matrices[op]
             tiles = [plan.tile_for(matrix.b)]
@@ -125,17 +125,23 @@ def accesses(plan: Plan, step: Step) -> Iterator[Access]:
             yield from _elements(plan, op.operands[:1], layout)
 
 
-def _portions(plan: Plan, tile: SharedTile, unit: int, whole: bool) -> Access:
-    """Of rows by units, or of elements one after the other."""
+def _portions(
+    plan: Plan, tile: SharedTile, unit: int, whole: bool, *, dense: bool = False
+) -> Access:
+    """Of rows by units, or of elements one after the other.
+
+    What is `dense` crosses from row to row: without a gap it could have no conflicts, but what
+    stores to it would, which goes before.
+    """
     threads = plan.roles.threads
-    p = Portions.of(tile, unit, threads)
+    p = Portions.of(tile, unit, threads, dense=dense)
     n = np.arange(min(threads, _SAMPLE * _LANES)).reshape(-1, _LANES)
     there = n < p.rows * p.columns
     row, column = n // p.columns, n % p.columns
     if whole and p.together:
         there = there & (row < p.together)
     where = _split(row, p.shape[:-1]) | {p.shape[-1][0]: column * p.each}
-    return Access(tile, where, there, unit, True, whole)
+    return Access(tile, where, there, unit, not dense or unit == CHUNK, whole)
 
 
 def _matrices(tile: SharedTile) -> Access:

@@ -29,12 +29,15 @@ _FAR = 1 << 27
 class Copy:
     """The copy of a tile from global to shared memory, `unit` bytes at a time."""
 
+    dense = False
+    """How units are shared out (`Portions`)."""
+
     def __init__(self, memory: Memory, op: Op, tile: SharedTile, unit: int) -> None:
         self.memory, self.em, self.op, self.tile, self.unit = memory, memory.em, op, tile, unit
         self.tensor = self.em.tensors[op.operands[1 if op.name == "store" else 0]]
         self.sizes = dict(tile.axes)
         self.threads = self.em.plan.roles.threads
-        portions = Portions.of(tile, unit, self.threads)
+        portions = Portions.of(tile, unit, self.threads, dense=self.dense)
         self.shape, self.each = portions.shape, portions.each
         self.columns, self.rows = portions.columns, portions.rows
         self.together, self.pieces = portions.together, portions.pieces
@@ -210,6 +213,8 @@ class Copy:
 class Rows(Copy):
     """The copy of a tile from shared to global memory."""
 
+    dense = True
+
     def copy(self, where: Mapping[str, Prim], source: Prim, conditions: list[Prim]) -> None:
         """One unit; element by element where the tensor ends within it."""
         em, tile = self.em, self.tile
@@ -222,41 +227,49 @@ class Rows(Copy):
             if self.memory.bounds.may_be_low(self.op, n):
                 inside.append(x >= tirx.const(0, "int64"))
             if self.memory.bounds.may_be_high(self.op, n):
-                if c.axis == inner:
+                if c.axis == inner and self.each > 1:
                     whole.append(x + self.each <= self.tensor.shape[n])
                 else:
                     inside.append(x < self.tensor.shape[n])
         index = tile.offset + tile.index(where) * tile.dtype.bytes
-        chunk = local(4, "uint32")
+        words = local(max(1, self.unit // 4), "uint32") if self.each > 1 else None
         with em.when(inside):
+            if words is None:
+                self.element(where)
+                return
             if not whole:
-                self.move(chunk, index, source)
+                self.move(words, index, source)
                 return
             with T.If(whole[0]):
                 with T.Then():
-                    self.move(chunk, index, source)
+                    self.move(words, index, source)
                 with T.Else():
                     self.elements(where)
 
-    def move(self, chunk: Any, index: Prim, to: Prim) -> None:
-        """16 bytes."""
-        call = self.em.call
-        T.evaluate(call("load_16", T.address_of(chunk[0]), T.address_of(self.em.shared[index])))
-        T.evaluate(call("store_16", to, T.address_of(chunk[0])))
+    def move(self, words: Any, index: Prim, to: Prim) -> None:
+        """One unit."""
+        call, unit = self.em.call, self.unit
+        source = T.address_of(self.em.shared[index])
+        T.evaluate(call(f"load_{unit}", T.address_of(words[0]), source))
+        T.evaluate(call(f"store_{unit}", to, T.address_of(words[0])))
+
+    def element(self, at: Mapping[str, Prim]) -> None:
+        """The element at a place in the tile."""
+        offset = self.base[0]
+        for n, c in enumerate(self.op.attrs["coords"]):
+            if isinstance(c, Range):
+                offset = offset + tirx.Cast("int64", at[c.axis]) * self.tensor.strides[n]
+        x = self.em.view(self.tile)
+        place = self.tile.offset // self.tile.dtype.bytes + self.tile.index(at)
+        T.buffer_store(self.tensor.buffer, x[place], [offset])
 
     def elements(self, where: Mapping[str, Prim]) -> None:
         """The elements of a unit that lie in the tensor."""
         inner = str(self.tile.inner)
-        view, size = self.em.view(self.tile), self.tile.dtype.bytes
         with T.serial(0, self.each) as k:
             at = {**where, inner: where[inner] + k}
-            offset = self.base[0]
-            for n, c in enumerate(self.op.attrs["coords"]):
-                if isinstance(c, Range):
-                    offset = offset + tirx.Cast("int64", at[c.axis]) * self.tensor.strides[n]
             with self.em.when([self.starts[inner] + at[inner] < self.tensor.shape[-1]]):
-                x = view[self.tile.offset // size + self.tile.index(at)]
-                T.buffer_store(self.tensor.buffer, x, [offset])
+                self.element(at)
 
 
 class Spread:

@@ -179,13 +179,6 @@ INTRINSICS: dict[str, list[Intrinsic]] = {
     "shuffle_f64": [Intrinsic("float64", "double x, int mask", _SHUFFLE)],
     "shuffle_i32": [Intrinsic("int32", "int x, int mask", _SHUFFLE)],
     "shuffle_i64": [Intrinsic("int64", "long long x, int mask", _SHUFFLE)],
-    "load_16": [
-        Intrinsic(
-            "void",
-            "unsigned int* d, const void* p",
-            "uint4 v = *(const uint4*)p; d[0] = v.x; d[1] = v.y; d[2] = v.z; d[3] = v.w;",
-        )
-    ],
     "store_pair": [
         Intrinsic(
             "void",
@@ -193,14 +186,21 @@ INTRINSICS: dict[str, list[Intrinsic]] = {
             "*(float2*)p = make_float2(x, y);",
         )
     ],
-    "store_16": [
-        Intrinsic(
-            "void",
-            "long long p, const unsigned int* d",
-            "*(uint4*)p = make_uint4(d[0], d[1], d[2], d[3]);",
-        )
-    ],
 }
+for _n, _type in ((4, "uint1"), (8, "uint2"), (16, "uint4")):
+    _parts = "xyzw"[: _n // 4]
+    _read = " ".join(f"d[{k}] = v.{part};" for k, part in enumerate(_parts))
+    _words = ", ".join(f"d[{k}]" for k in range(len(_parts)))
+    INTRINSICS[f"load_{_n}"] = [
+        Intrinsic(
+            "void", "unsigned int* d, const void* p", f"{_type} v = *(const {_type}*)p; {_read}"
+        )
+    ]
+    INTRINSICS[f"store_{_n}"] = [
+        Intrinsic(
+            "void", "long long p, const unsigned int* d", f"*({_type}*)p = make_{_type}({_words});"
+        )
+    ]
 
 
 def number(arch: str) -> int:

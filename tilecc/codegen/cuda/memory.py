@@ -14,12 +14,12 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu.bounds import Bounds
-from tilecc.codegen.cuda.access import copy_unit
+from tilecc.codegen.cuda.access import copy_unit, store_unit
 from tilecc.codegen.cuda.copies import Copy, Rows, Spread, split
 from tilecc.codegen.cuda.elements import At
 from tilecc.codegen.cuda.layout import Layout
 from tilecc.codegen.cuda.mathlib import MEMORY, Prim
-from tilecc.codegen.cuda.shared import CHUNK, SharedTile
+from tilecc.codegen.cuda.shared import SharedTile
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import I64
 
@@ -165,7 +165,7 @@ class Memory:
 
     def store_rows(self, op: Op, tile: SharedTile) -> None:
         """A tile in shared memory to a tensor."""
-        Rows(self, op, tile, CHUNK).emit()
+        Rows(self, op, tile, store_unit(op, self.aligned)).emit()
 
     def store(self, op: Op) -> None:
         """A tile to a tensor, each element by one of the threads that have it."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilecc.codegen.cuda.access import copy_unit, goes_by_rows, memory_order
+from tilecc.codegen.cuda.access import copy_unit, memory_order, store_unit
 from tilecc.codegen.cuda.layout import Layout, conforms
 from tilecc.codegen.cuda.products import Matrix, matrix_product
 from tilecc.codegen.cuda.roles import Roles, factors, wide
@@ -278,7 +278,7 @@ class Plan:
         v = op.operands[0]
         layout = self.roles.layout(v.type)
         yield from self._readable(v, layout, op)
-        if self.aligned and goes_by_rows(op):
+        if store_unit(op, self.aligned):
             reads = self._reads([v])
             tile = self._tile(v, memory_order(op))
             yield Step("stage", op, v, reads=reads, writes=[tile])
