@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,15 @@ from kernels import Built, arrays, compare, place, x86_64
 from test_codegen import PLACES, biased, cross, gqa, paged
 from test_codegen_tiles import CASES, program
 
+import tilecc as tc
 from tilecc.codegen.cpu.isa import isa_for
 from tilecc.ir.parser import parse_ir
 from tilecc.machines import GENERIC_CPUS
+from tilecc.runtime import build
 from tilecc.runtime.build import runs_here
 from tilecc.target import resolve
 
+CAUSAL = str(Path(__file__).parents[1] / "examples" / "causal.py")
 # What an instruction set's assembly may not contain.
 FOREIGN = {
     "x86-64-v4": r"dpbf16ps|cvtne2ps|cvtneps2bf16",
@@ -128,6 +132,20 @@ def test_numbers_that_are_not_ordinary(machine, dtype):
         tolerance = 1e-5 if dtype == "float32" else 3e-2
         compare(out[0, 0], want, tolerance, f"{value} in {where}")
         compare(lse[0, 0], np.log(p.sum(1)) + s.max(1), tolerance)
+
+
+def test_a_loop_is_not_copied_for_each_condition_that_does_not_change_in_it(monkeypatch):
+    """LLVM may put some steps of a loop side by side; at its highest level there are twice as many
+    copies, which are compiled as slowly as they are many."""
+
+    def products():
+        kernel = tc.compile(CAUSAL, target="x86-64-v3", static={"D": 64}, tile=64)
+        return len(re.findall("vfn?madd", kernel.ir("asm")))
+
+    built = products()
+    monkeypatch.setattr(build, "LEVEL", 0)
+    as_written = products()
+    assert as_written <= built < 3 * as_written
 
 
 def test_the_cost_model_knows_the_register_tile_that_code_generation_uses():

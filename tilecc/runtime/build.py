@@ -14,6 +14,13 @@ from tilecc.codegen.program import Program
 from tilecc.errors import CompileError
 from tilecc.target import Target
 
+# How LLVM is to work. Loops are as the code generator means them: what -O3 adds is a copy of each
+# for every condition that does not change in it (seconds for kernels of many heads), and the search
+# for fewer induction variables takes as long as choosing instructions. Neither made a kernel of
+# examples/ faster.
+LEVEL = 2
+OPTIONS = ("-disable-lsr:bool=1",)
+
 
 @dataclass(frozen=True)
 class Library:
@@ -100,6 +107,7 @@ def llvm_target(target: Target) -> dict[str, Any]:
     of the instruction set, and LLVM aborts on an instruction that it was not told of.
     """
     made: dict[str, Any] = {"kind": "llvm", "mcpu": target.arch}
+    made |= {"opt-level": LEVEL, "cl-opt": list(OPTIONS)}
     if target.features:
         made["mattr"] = [f"+{name}" for name in sorted(target.features)]
     if target.triple:
