@@ -177,17 +177,23 @@ def _is_float(x: Any) -> bool:
     return isinstance(x, np.ndarray) and x.dtype.kind not in "ib"
 
 
+def _over(value: float, base: float | None) -> str:
+    """How often `base` goes into `value`; nothing where the row of `base` was not measured."""
+    return f"{value / base:.2f}" if base else ""
+
+
 def text(report: Zoo) -> str:
     """The report as a Markdown document."""
     parts = [markdown(report)]
     if report.tiles:
-        base = next((x["us"] for x in report.tiles if x["case"] == "cross_attention"), None)
-        head = ("case", "tile", "full", "partial", "empty", "core us for 64 x 64", "of dense")
+        columns = ("case", "tile", "full", "partial", "empty")
+        us = {x["case"]: x["us"] for x in report.tiles}
+        head = (*columns, "core us for 64 x 64", "of dense", "of causal")
         rows = [
             (
-                *(str(x[k]) for k in ("case", "tile", "full", "partial", "empty")),
+                *(str(x[k]) for k in columns),
                 f"{x['us']:.1f}",
-                f"{x['us'] / base:.2f}" if base else "",
+                *(_over(x["us"], us.get(base)) for base in ("cross_attention", "causal")),
             )
             for x in report.tiles
         ]

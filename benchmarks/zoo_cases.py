@@ -105,10 +105,15 @@ class ZooCase:
 
 
 def one_batch(a: Mapping[str, Any], convert: Callable[[Array], Any] = lambda x: x) -> Any:
-    """Arguments as a mask or score function takes them: without the axis of a batch of one."""
-    own = {k: x for k, x in a.items() if isinstance(x, np.ndarray) and k not in "qkv"}
+    """Arguments as a mask or score function takes them: without the axis of a batch of one.
+
+    q, k and v are left out: a function that reads only their shape would still hold the arrays,
+    and torch.compile refuses numpy arrays that a mask holds. `derived` has what follows from them.
+    """
+    given = {k: x for k, x in a.items() if k not in ("q", "k", "v")}
+    own = {k: x for k, x in given.items() if isinstance(x, np.ndarray)}
     own = {k: x[0] if x.ndim > 1 and x.shape[0] == 1 else x for k, x in own.items()}
-    return SimpleNamespace(**a | {k: convert(np.ascontiguousarray(x)) for k, x in own.items()})
+    return SimpleNamespace(**given | {k: convert(np.ascontiguousarray(x)) for k, x in own.items()})
 
 
 def _causal(xp: Any, a: Any, h: Any, i: Any, j: Any) -> Any:
@@ -179,8 +184,7 @@ def zoo_cases() -> list[ZooCase]:
     return [
         ZooCase("cross_attention", arrays=some, sizes={"Nq": -1024}),
         ZooCase("causal", _causal),
-        ZooCase("bottom_right", lambda xp, a, h, i, j: j <= i + a.k.shape[2] - a.q.shape[2],
-                sizes={"Nq": -1024}),
+        ZooCase("bottom_right", lambda xp, a, h, i, j: j <= i + a.past, sizes={"Nq": -1024}),
         ZooCase("sliding_window", lambda xp, a, h, i, j: (j <= i) & (i - j < a.w),
                 arrays=lambda rng, n: {"w": n["N"] // 4}),
         ZooCase("prefix_lm", lambda xp, a, h, i, j: (j < a.p) | (j <= i),
@@ -221,6 +225,6 @@ def derived(case: ZooCase, a: Mapping[str, Any]) -> dict[str, Any]:
         out["height"] = a["q"].shape[2] // a["width"]
     elif case.name == "block_diffusion":
         out["half"] = a["q"].shape[2] // 2
-    elif case.name == "tree":
+    elif case.name in ("bottom_right", "tree"):
         out["past"] = a["k"].shape[2] - a["q"].shape[2]
     return out
