@@ -1,7 +1,7 @@
 # ruff: noqa: E402, E501
 """Runs the sweep row by row, keeps what each run showed, and writes it down as a page.
 
-python tests/emulate/table.py LOG [--only NAME ...] [--every] [--write PAGE]
+python tests/emulate/table.py LOG [--only NAME ...] [--orders ROWSxCOLUMNS ...] [--write PAGE]
 
 LOG gets a line of JSON for each run as it ends; runs that it has already are not done again.
 """
@@ -31,17 +31,31 @@ HEAD = """# Every example on the emulator of sm_80
 
     python tests/emulate/table.py LOG --write {page}
 
-{runs} runs, {dates}, compiler of {commits}. Queries x keys: {lengths}; all in lockstep, and in five random orders of warps and copies at the longest (25 runs: at all). Largest error in parts of the largest magnitude of the float64 reference (allowed: {allowed}). A run is right if the error is allowed, there is no race, no undefined register or memory, no access out of bounds, the bytes of every tensor, read and written, are those of the cost model, and, where tiles divide the shape, nothing but whole sectors is used. Of tensors that are read at computed places (last column) the bytes that lanes ask for, each for itself, are those of the model.
+{runs} runs, {dates}, compiler of {commits}. Queries x keys: {lengths}; all in lockstep. Runs in random orders of warps and copies: {orders}. Largest error in parts of the largest magnitude of the float64 reference (allowed: {allowed}). A run is right if the error is allowed, there is no race, no undefined register or memory, no access out of bounds, the bytes of every tensor, read and written, are those of the cost model, and, where tiles divide the shape, nothing but whole sectors is used. Of tensors that are read at computed places (last column) the bytes that lanes ask for, each for itself, are those of the model.
 
 """
 
 
-def runs(name: str, dtype: str, every: bool) -> Iterator[Run]:
-    """All lengths in lockstep; all random orders of the longest, or of `every` length."""
+def runs(name: str, dtype: str, orders: Sequence[Length]) -> Iterator[Run]:
+    """All lengths in lockstep, then all random orders at some lengths."""
     for seed in (None, *SEEDS):
-        for at in LENGTHS:
-            if seed is None or every or at == LENGTHS[-1]:
-                yield name, dtype, at, seed
+        for at in LENGTHS if seed is None else orders:
+            yield name, dtype, at, seed
+
+
+def length(text: str) -> Length:
+    """One of LENGTHS, as ROWSxCOLUMNS."""
+    found = {f"{at.rows}x{at.columns}": at for at in LENGTHS}
+    if text not in found:
+        raise argparse.ArgumentTypeError(f"{text} is not one of {', '.join(found)}")
+    return found[text]
+
+
+def orders_run(rows: Rows) -> str:
+    """How many runs in random orders there are of each length."""
+    of = [tuple(r["run"][2:4]) for r in rows if r["run"][4] is not None]
+    lengths = [(at.rows, at.columns) for at in LENGTHS]
+    return ", ".join(f"{of.count(at)} at {at[0]} x {at[1]}" for at in lengths if at in of) or "none"
 
 
 def key(run: Run) -> list[Any]:
@@ -85,6 +99,7 @@ def page(rows: Rows, path: Path) -> str:
         ),
         commits=", ".join(dict.fromkeys(r["commit"] for r in rows)),
         lengths=", ".join(f"{at.rows} x {at.columns}" for at in LENGTHS),
+        orders=orders_run(rows),
         allowed=", ".join(f"{dtype} {most}" for dtype, most in TOLERANCE.items()),
     )
     columns = [x for t in TOLERANCE for x in (f"{t}: lockstep", "orders", "error")]
@@ -114,7 +129,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("log", type=Path)
     parser.add_argument("--only", nargs="*", default=SPECS, metavar="NAME")
-    parser.add_argument("--every", action="store_true", help="all orders at all lengths")
+    parser.add_argument(
+        "--orders",
+        nargs="+",
+        type=length,
+        default=LENGTHS[-1:],
+        metavar="ROWSxCOLUMNS",
+        help="the lengths of the runs in random orders; the longest if not given",
+    )
     parser.add_argument("--write", type=Path, metavar="PAGE")
     args = parser.parse_args()
     done = [row["run"] for row in known(args.log)]
@@ -122,7 +144,7 @@ def main() -> None:
     commit = subprocess.run(last, capture_output=True, text=True, check=True).stdout.strip()
     for name in args.only:
         for dtype in TOLERANCE:
-            for run in runs(name, dtype, args.every):
+            for run in runs(name, dtype, args.orders):
                 if key(run) in done:
                     continue
                 row = {**measured(run), "commit": commit}
