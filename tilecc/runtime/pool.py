@@ -33,6 +33,11 @@ def available_threads() -> int:
         if not text.isascii() or not text.isdigit() or int(text) == 0:
             raise ArgumentError(f"{VARIABLE}={text!r} is not a positive number")
         return int(text)
+    return usable_cores()
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
