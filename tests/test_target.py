@@ -95,6 +95,10 @@ def test_gpu_figures_agree_with_each_other(target):
     if target.arch == "sm_89":  # GeForce halves the rate with f32 accumulation
         f16 /= 1 if target.name == "l4" else 2
     assert target.peak("f16", "tensor").flops == pytest.approx(f16, rel=0.1)
+    tensor = {p.dtype: p.flops for p in target.peaks if p.unit == "tensor"}
+    for name, rate in {"tf32": 0.5, "bf16": 1, "f8e4m3": 2, "f8e5m2": 2}.items():
+        if name in tensor:  # by width; data sheets round to three digits
+            assert tensor[name] == pytest.approx(rate * tensor["f16"], rel=5e-3)
     assert target.peak("float16") == target.peak("f16")
     assert target.has("mma.sync") and target.has("wgmma") == (target.arch == "sm_90a")
 
