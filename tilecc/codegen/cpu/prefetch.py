@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvm import tirx
-from tvm.tirx.script.builder import ir as T
 
-from tilecc.codegen.cpu.layout import LINE, inputs
+from tilecc.codegen.cpu.layout import inputs
 from tilecc.codegen.cpu.registers import i64
 from tilecc.codegen.cpu.scalars import Prim
+from tilecc.codegen.cpu.vectors import prefetch_row
 from tilecc.ir.core import Op, Range, Value
 from tilecc.ir.dtypes import I64
 from tilecc.ir.expr import Arg, Expr, Index, walk
 
 if TYPE_CHECKING:
     from tilecc.codegen.cpu.emit import Emitter
-
-_READ, _SECOND_CACHE, _DATA = 0, 2, 1  # arguments of llvm.prefetch
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,9 @@ class Prefetch:
             share = -(-r.count // self.blocks)
             for n in range(share):
                 row = tirx.min(block * share + n, tirx.const(r.count - 1, "int32"))
-                for first in range(0, r.length, LINE // r.load.result.type.dtype.bytes):
-                    self._ask(r, row, first)
+                self._ask(r, row)
 
-    def _ask(self, r: _Rows, row: Prim, first: int) -> None:
+    def _ask(self, r: _Rows, row: Prim) -> None:
         em, op = self.em, r.load
         tensor = em.tensors[op.operands[0]]
         assert self.loop is not None
@@ -65,16 +62,16 @@ class Prefetch:
         for c, extent in zip(op.attrs["coords"], tensor.shape, strict=True):
             if isinstance(c, Range):
                 x = em.uniform(c.base, op.operands, I64)
-                x = x + (i64(row) if c.axis == r.axis else i64(first))
+                if c.axis == r.axis:
+                    x = x + i64(row)
                 last = extent - tirx.const(1, "int64")
                 x = tirx.call_llvm_pure_intrin("int64", "llvm.smin", x, last)
             else:
                 x = em.uniform(c, op.operands, I64)
             coords.append(x)
         em.scalars[self.loop] = now
-        how = [tirx.const(n, "int32") for n in (_READ, _SECOND_CACHE, _DATA)]
         address = tirx.address_of(tensor.buffer[tuple(coords)])
-        T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, *how))
+        prefetch_row(address, r.length * op.result.type.dtype.bytes)
 
     def _rows(self, v: Value) -> _Rows | None:
         """The rows of a load that moves with the loop; None for other values and other forms."""

@@ -20,6 +20,8 @@ from tvm.tirx.script.builder import ir as T
 
 from tilecc.codegen.cpu import turn
 from tilecc.codegen.cpu.isa import Isa
+from tilecc.codegen.cpu.layout import LINE
+from tilecc.codegen.cpu.registers import i64
 
 PrimExpr = Any
 
@@ -44,6 +46,9 @@ define i32 @tilecc.opaque(i32 %x) alwaysinline nounwind willreturn {
   ret i32 %r
 }
 """
+
+_LINES = (16, 8, 4, 2, 1)
+"""How many lines one call asks for."""
 
 _ATTRIBUTES = "alwaysinline nounwind willreturn memory(none)"
 
@@ -114,6 +119,20 @@ def prefetch(address: PrimExpr, offset: PrimExpr) -> None:
     T.evaluate(tirx.call_extern("void", "tilecc.prefetch", address, offset))
 
 
+def prefetch_row(address: PrimExpr, size: int) -> None:
+    """Emit requests for the lines of the `size` bytes from an address; they may be invalid.
+
+    The lines go to the second cache. A call is for many of them, since with one for each the
+    computation of addresses would be most of what there is to compile in a kernel.
+    """
+    done, lines = 0, -(-size // LINE)
+    while done < lines:
+        n = next(n for n in _LINES if n <= lines - done)
+        function = f"tilecc.prefetch{n}"
+        T.evaluate(tirx.call_extern("void", function, address, i64(done * LINE)))
+        done += n
+
+
 def fence() -> None:
     """Emit a place across which LLVM moves no access to memory; costs no instruction."""
     T.evaluate(tirx.call_extern("void", "tilecc.fence"))
@@ -139,13 +158,27 @@ def horizontal_sums(vectors: list[PrimExpr], isa: Isa) -> PrimExpr:
 @functools.cache
 def _library(isa: Isa) -> str:
     """All functions for an instruction set, as LLVM IR."""
-    parts = [_PREFETCH]
+    parts = [_PREFETCH, *map(_prefetches, _LINES)]
     parts += [_sums(n, isa.lanes32) for n in SUM_COUNTS if n <= isa.lanes32]
     if isa.has_bf16_dot:
         order = [k for j in range(16) for k in (j, j + 16)]
         parts.append(_BF16.format(attributes=_ATTRIBUTES, interleaved=_indices(order)))
     parts.append(turn.library(isa))
     return "\n".join(parts)
+
+
+def _prefetches(n: int) -> str:
+    """prefetch{n}: ask for the n lines at an offset from an address."""
+    head = f"define void @tilecc.prefetch{n}(ptr %p, i64 %bytes)"
+    lines = [
+        f"{head} alwaysinline nounwind willreturn {{",
+        "  %a0 = getelementptr i8, ptr %p, i64 %bytes",
+    ]
+    for k in range(n):
+        if k:
+            lines.append(f"  %a{k} = getelementptr i8, ptr %a0, i64 {k * LINE}")
+        lines.append(f"  call void @llvm.prefetch.p0(ptr %a{k}, i32 0, i32 2, i32 1)")
+    return "\n".join([*lines, "  ret void", "}"])
 
 
 def _indices(order: list[int]) -> str:
