@@ -241,7 +241,7 @@ class _Reads:
     args: frozenset[int] = frozenset()
 
     def joined(self, other: _Reads) -> _Reads:
-        """What both read; one of the two where it has all of it, as is common."""
+        """What both read; the same object where one of the two reads nothing, as is common."""
         if other is self or other is _NOTHING:
             return self
         if self is _NOTHING:

@@ -52,14 +52,16 @@ class Tile:
             if op.name != "kernel" or "grid" in op.attrs:
                 raise CompileError(Diagnostic(f"{op.name} is in no kernel: run fuse first", op.loc))
         sizes = dict(self.sizes)
-        plans = [plan_tiles(op, sizes_for(op, kernels, sizes), self.default) for op in kernels]
-        for n, (op, plan) in enumerate(zip(kernels, plans, strict=True)):
+        planned = [
+            (op, plan_tiles(op, sizes_for(op, kernels, sizes), self.default)) for op in kernels
+        ]
+        for n, (op, plan) in enumerate(planned, 1):
             known |= {a: p for a, p in plan.items() if a not in known or known[a].role == "inner"}
             outs = []
             for r in op.results:
                 t = TensorType(r.type.dtype, r.type.axes)
                 if r not in ret.operands:
-                    t = _as_read(t, r, list(zip(kernels, plans, strict=True))[n + 1 :])
+                    t = _as_read(t, r, planned[n:])
                 alloc = Builder(body, op.loc).op("alloc", [], [t], names=[r.name])
                 outs.append(alloc.result)
                 host[r] = alloc.result

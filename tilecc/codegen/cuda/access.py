@@ -62,8 +62,7 @@ def copy_unit(op: Op, tile: SharedTile, target: Target, aligned: bool) -> int:
     alone = t.bytes if t.bytes in (4, 8) else 0
     if not aligned or not isinstance(last, Range) or last.axis != tile.inner:
         return alone
-    step = gcd(divisor(last.base, op.operands), dict(tile.axes)[last.axis]) * t.bytes
-    return next((n for n in (16, 8, 4) if step % n == 0 and n >= t.bytes), alone)
+    return _unit(op, last, dict(tile.axes)[last.axis], t.bytes) or alone
 
 
 def store_unit(op: Op, aligned: bool) -> int:
@@ -83,8 +82,15 @@ def store_unit(op: Op, aligned: bool) -> int:
     last = coords[-1]
     if not isinstance(last, Range) or size > 8:
         return 0
-    step = gcd(divisor(last.base, op.operands), v.type.axis(last.axis).size) * size
-    return next((n for n in (16, 8, 4) if aligned and step % n == 0 and n >= size), size)
+    return (aligned and _unit(op, last, v.type.axis(last.axis).size, size)) or size
+
+
+def _unit(op: Op, last: Range, length: int, size: int) -> int:
+    """The most bytes at once, of 16, 8 and 4, that divide rows of `length` elements of `size` bytes
+    and where they begin; 0 if none do.
+    """
+    step = gcd(divisor(last.base, op.operands), length) * size
+    return next((n for n in (16, 8, 4) if step % n == 0 and n >= size), 0)
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ class Rows(Copy):
                 else:
                     inside.append(x < self.tensor.shape[n])
         index = tile.offset + tile.index(where) * tile.dtype.bytes
-        words = local(max(1, self.unit // 4), "uint32") if self.each > 1 else None
+        words = local(self.unit // 4, "uint32") if self.each > 1 else None
         with em.when(inside):
             if words is None:
                 self.element(where)

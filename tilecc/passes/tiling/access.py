@@ -16,7 +16,7 @@ def load(scope: Scope, v: Value, ragged: Collection[str]) -> Value:
     tensor = scope.values.get(v, v)  # its axes may lie in another order
     operands = Operands([tensor])
     coords = [_coordinate(scope, a.name, operands) for a in tensor.type.axes]
-    return _load(scope, v.name, tensor.type, coords, operands, tensor.type.names, ragged)
+    return _load(scope, v.name, tensor.type, coords, operands, ragged)
 
 
 def load_at(scope: Scope, at: Op, ragged: Collection[str]) -> Value:
@@ -32,8 +32,7 @@ def load_at(scope: Scope, at: Op, ragged: Collection[str]) -> Value:
             coords.append(_named(scope, _range(scope.globalise(e, operands)), operands, a.name))
         else:
             coords.append(_coordinate(scope, a.name, operands))
-    t = at.result.type
-    return _load(scope, at.result.name, t, coords, operands, t.names, ragged)
+    return _load(scope, at.result.name, at.result.type, coords, operands, ragged)
 
 
 def _tile(scope: Scope, v: Value, ragged: Collection[str]) -> Value:
@@ -87,11 +86,10 @@ def _load(
     whole: TensorType,
     coords: list[Range | Expr],
     operands: Operands,
-    axes: tuple[str, ...],
     ragged: Collection[str],
 ) -> Value:
     read = _read_axes(coords, operands)
-    t = scope.type(whole.without(*(a for a in axes if a not in read)), "sram")
+    t = scope.type(whole.without(*(a for a in whole.names if a not in read)), "sram")
     pad = tuple(a.name for a in t.axes if a.name in ragged)
     op = Op(
         "load",
